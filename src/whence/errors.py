@@ -1,0 +1,73 @@
+"""What the library says when something is wrong with what it was given.
+
+Every module raises `InputError` for input that a person can put right, and warns with `DataWarning` where the
+answer is right but the data deserve a look. Anything else that comes out is a defect of the library.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Input that the user can fix; the message says what was wrong, where, and what to do.
+
+    The command line turns it into one line on stderr and exit status 2.
+    """
+
+
+class DataWarning(UserWarning):
+    """The answer is right but the data deserve a look."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Sentence that names the closest known name, or the known names where none is close.
+
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    known : iterable of str
+        What there is.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> did_you_mean("los", ["loss", "acc"])
+    "Did you mean 'loss'?"
+    >>> did_you_mean("speed", ["loss", "acc"])
+    'There are: loss, acc.'
+    """
+    names = list(known)
+    # A transposed or mis-cased name is the usual slip, so capitals do not count against a match.
+    by_lower = {other.lower(): other for other in reversed(names)}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f"Did you mean '{by_lower[close[0]]}'?" if close else f"There are: {some_of(names)}."
+
+
+def some_of(names: Iterable[str], limit: int = 8) -> str:
+    """Names joined by commas, the first few of many.
+
+    Parameters
+    ----------
+    names : iterable of str
+        What to list.
+    limit : int
+        How many to spell out.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> some_of(["a", "b", "c"], limit=2)
+    'a, b and 1 more'
+    """
+    listed = list(names)
+    text = ", ".join(listed[:limit]) or "none"
+    return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"

@@ -1,0 +1,31 @@
+"""A progress bar that appears only where someone is watching, and only when the work takes more than two seconds."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+Item = TypeVar("Item")
+PATIENCE_SECONDS = 2.0
+
+
+def track(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """Yield the items, showing a bar on an interactive stderr once two seconds have passed.
+
+    >>> list(track([1, 2], "counting"))
+    [1, 2]
+    """
+    if not sys.stderr.isatty():
+        yield from items
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    began = time.monotonic()
+    with Progress(console=Console(stderr=True), transient=True, disable=False) as progress:
+        task = progress.add_task(what, total=len(items), visible=False)
+        for item in items:
+            yield item
+            progress.update(task, advance=1, visible=time.monotonic() - began > PATIENCE_SECONDS)

@@ -1,0 +1,470 @@
+"""Additive surrogate: one coefficient per task, g(s) = intercept + Σ_k coef_k s_k.
+
+The plainest of the surrogates that stand between the table of outcomes and the answers (attribution,
+selection, evaluation): the linear surrogate of the paper, but with its penalty tuned, so that kernels are
+compared with the best that tasks acting alone can do. It is also the door for influence functions, TracIn,
+TRAK and any other method that gives one score per task: `AdditiveSurrogate.from_coefficients` makes of them
+a surrogate like any other.
+
+Ridge and least squares share one singular value decomposition of the centred subsets. In its basis every
+penalty is a division, so that neither the search for the penalty nor the intervals need another
+factorisation, however many targets there are.
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.linear_model import Lasso, LassoCV
+from sklearn.model_selection import KFold
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+
+from whence.errors import InputError
+
+Floats = NDArray[np.float64]
+
+# Ridge penalties tried, as multiples of the mean eigenvalue of XᵀX: from no effect at all to least squares in
+# all but name. Descending, so that of equally good penalties the strongest is taken.
+_RIDGE_GRID = np.geomspace(1e3, 1e-4, 25)
+_LASSO_GRID = np.geomspace(1.0, 1e-3, 50)  # multiples of the smallest penalty at which every coefficient is 0
+_LASSO_SWEEPS = 50_000  # subsets of a fixed size are collinear, and coordinate descent is slow there
+_TARGETS_AT_ONCE = 256  # keeps the residuals of a block of targets in cache while penalties are tried
+
+
+class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Linear surrogate of a set function, with intervals; many targets cost little more than one.
+
+    Rows with the same subset are merged first: weights add up and outcomes are averaged. A row of weight 2 is
+    thus the same as two rows, and leave-one-out leaves out a whole subset, never one of its replicates.
+
+    Parameters
+    ----------
+    penalty : {'ridge', 'ols', 'lasso'}
+        What is added to the weighted sum of squared residuals: α‖coef‖², nothing, or α‖coef‖₁ (there the sum
+        is divided by twice the total weight, as in `sklearn.linear_model.Lasso`).
+    alpha : float or None
+        Strength of the penalty, which 'ols' does not have. None tunes it for each target: ridge by
+        leave-one-out in closed form, lasso by 5-fold cross-validation, which takes a loop over targets.
+
+    Attributes
+    ----------
+    coef_ : ndarray of shape (K, T)
+        Effect of each task on each target. Tasks come first, the transpose of scikit-learn's convention, as
+        everywhere in this library; T is 1 where ``y`` was 1-D.
+    intercept_ : ndarray of shape (T,)
+        Prediction for the empty subset.
+    alpha_ : ndarray of shape (T,)
+        The penalty used; 0 for 'ols'.
+    coef_std_ : ndarray of shape (K, T)
+        Standard deviation of each coefficient, see Notes.
+    noise_std_ : ndarray of shape (T,)
+        Standard deviation of a measured run around g, interactions that g cannot express included.
+
+    Notes
+    -----
+    With X the centred subsets, w their weights and h_i the leverage of subset i, the coefficients have the
+    covariance
+
+    - ridge: σ²(XᵀWX + αI)⁻¹, the posterior under the prior for which α is the right penalty. There, the
+      leave-one-out residual e_i has variance σ²/(w_i(1 − h_i)), so that σ² is the mean of w_i(1 − h_i)e_i².
+    - ols: σ²(XᵀWX)⁺ with σ² the residual sum of squares over its degrees of freedom. What the design never
+      varies (the common level of all tasks in a fixed-size design, a task in every run) is set to 0 by the
+      pseudo-inverse and counts as known.
+    - lasso: that of least squares on the tasks with a coefficient other than 0. It is approximate, and too
+      small: it ignores that these tasks were selected and that the others were set to 0.
+
+    σ² is the variance of the mean of a distinct subset times its weight, so that replicates of one subset do
+    not pass for evidence about others. ``noise_std_`` is that of a single run, scatter of replicates
+    included. Where no degree of freedom is left (as many effects as distinct subsets, or a single subset),
+    the scatter of replicates stands in for σ², and without replicates both are NaN.
+
+    Examples
+    --------
+    >>> subsets = np.array([[1, 0], [0, 1], [1, 1], [0, 0]])
+    >>> surrogate = AdditiveSurrogate("ols").fit(subsets, [3.0, 1.0, 4.0, 0.0])
+    >>> surrogate.coef_.ravel().round(6), surrogate.predict([[1, 1]]).round(6)
+    (array([3., 1.]), array([4.]))
+    """
+
+    coef_: Floats
+    intercept_: Floats
+    alpha_: Floats
+    coef_std_: Floats
+    noise_std_: Floats
+    n_features_in_: int
+    _one_target: bool
+    _subset_mean: Floats  # (K,)
+    _total_weight: float
+    _variance: Floats  # (T,), σ² of the Notes
+    _basis: Floats  # (K, rank), directions that the subsets vary in
+    _spectrum: Floats  # (rank,), eigenvalues of XᵀWX along them
+    _active: list[tuple[NDArray[np.intp], Floats]]  # lasso: tasks with an effect, covariance over σ²
+
+    def __init__(self, penalty: str = "ridge", *, alpha: float | None = None) -> None:
+        self.penalty = penalty
+        self.alpha = alpha
+
+    def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> AdditiveSurrogate:
+        """Fitted surrogate, this object itself.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, K)
+            Subsets, or weights of tasks.
+        y : array-like of shape (m,) or (m, T)
+            Outcomes; no missing values.
+        sample_weight : array-like of shape (m,), optional
+            How many rows each row stands for; rows of weight 0 vanish.
+
+        Returns
+        -------
+        AdditiveSurrogate
+
+        Examples
+        --------
+        >>> AdditiveSurrogate(alpha=1.0).fit([[0], [1]], [0.0, 3.0]).coef_
+        array([[1.]])
+        """
+        self._check_parameters()
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64)
+        if (weights < 0).any() or not weights.any():
+            raise InputError(
+                "The 'sample_weight' of AdditiveSurrogate must be at least 0, and above 0 somewhere. "
+                f"Got {weights.min():g} to {weights.max():g} instead."
+            )
+        self._one_target = y.ndim == 1
+        runs = _centred(X, y.reshape(len(y), -1).astype(np.float64, copy=False), weights)
+        self._subset_mean, self._total_weight = runs.subset_mean, float(runs.weights.sum())
+        U, s, Vt = scipy.linalg.svd(runs.X, full_matrices=False, check_finite=False)
+        rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
+        self._spectrum, self._basis, self._active = s[:rank] ** 2, Vt[:rank].T, []
+        if self.penalty == "lasso":
+            self._variance = self._fit_lasso(runs)
+        else:
+            self._variance = self._fit_quadratic(runs, U[:, :rank], s[:rank])
+        self.intercept_ = runs.value_mean - runs.subset_mean @ self.coef_
+        # m subsets with σ² each and the scatter of their replicates, shared out over all runs: the expected
+        # squared distance of one run from g, whether it comes from noise or from interactions.
+        self.noise_std_ = np.sqrt((len(runs.X) * self._variance + runs.scatter) / self._total_weight)
+        self.coef_std_ = np.sqrt(self._variance * self._coef_leverage())
+        return self
+
+    @classmethod
+    def from_coefficients(
+        cls, coef: ArrayLike, intercept: ArrayLike = 0.0, std: ArrayLike | None = None
+    ) -> AdditiveSurrogate:
+        """Surrogate with given scores, so that any attribution method meets the same evaluation.
+
+        Parameters
+        ----------
+        coef : array-like of shape (K,) or (K, T)
+            Score of each task; predictions are 1-D where this is.
+        intercept : float or array-like of shape (T,)
+            Prediction for the empty subset. It moves no rank and no attribution.
+        std : array-like of the shape of coef, optional
+            Standard deviation of the scores; unknown (NaN) where not given.
+
+        Returns
+        -------
+        AdditiveSurrogate
+            Its predictive standard deviation is NaN: scores say nothing about training noise.
+
+        Examples
+        --------
+        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).predict([[1, 1], [0, 1]])
+        array([4., 1.])
+        """
+        scores = np.array(coef, dtype=np.float64)
+        if scores.ndim not in (1, 2) or scores.size == 0 or not np.isfinite(scores).all():
+            raise InputError(
+                "The 'coef' of from_coefficients must be finite numbers of shape (K,) or (K, T), a row per "
+                f"task. Got shape {scores.shape} with {np.sum(~np.isfinite(scores))} not finite instead."
+            )
+        given = np.full(scores.shape, np.nan) if std is None else np.array(std, dtype=np.float64)
+        if given.shape != scores.shape or (given < 0).any():
+            raise InputError(
+                f"The 'std' of from_coefficients must have the shape of 'coef', {scores.shape}, and no "
+                f"number below 0. Got shape {given.shape} with {np.sum(given < 0)} below 0 instead."
+            )
+        surrogate = cls()
+        surrogate._one_target = scores.ndim == 1
+        surrogate.coef_ = scores.reshape(len(scores), -1)
+        surrogate.coef_std_ = given.reshape(len(scores), -1)
+        surrogate.n_features_in_, n_targets = surrogate.coef_.shape
+        surrogate.intercept_ = _per_target(intercept, n_targets)
+        surrogate.alpha_ = surrogate.noise_std_ = surrogate._variance = np.full(n_targets, np.nan)
+        surrogate._subset_mean, surrogate._total_weight = np.zeros(len(scores)), np.nan
+        surrogate._spectrum, surrogate._basis, surrogate._active = np.zeros(0), np.zeros((len(scores), 0)), []
+        return surrogate
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """Predicted outcome of each subset, and how far a measured run may lie from it.
+
+        Parameters
+        ----------
+        X : array-like of shape (m, K)
+            Subsets.
+        return_std : bool
+            Whether to return the standard deviation as well.
+
+        Returns
+        -------
+        mean : ndarray of shape (m, T), or (m,) after a 1-D y
+        std : ndarray of the same shape
+            Of a new run: doubt about the coefficients and the noise of a run together. Only where asked for.
+
+        Examples
+        --------
+        >>> surrogate = AdditiveSurrogate("ols").fit([[0], [1], [2], [3]], [0.0, 2.0, 2.0, 4.0])
+        >>> mean, std = surrogate.predict([[4]], return_std=True)
+        >>> mean.round(6), std.round(3)
+        (array([5.]), array([1.]))
+        """
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        shape = (len(X),) if self._one_target else (len(X), self.coef_.shape[1])
+        mean = (X @ self.coef_ + self.intercept_).reshape(shape)
+        if not return_std:
+            return mean
+        of_mean = self._variance * (self._leverage(X - self._subset_mean) + 1 / self._total_weight)
+        return mean, np.sqrt(of_mean + self.noise_std_**2).reshape(shape)
+
+    def main_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
+        """Mean change of g when a task joins, over inclusion probabilities of the others.
+
+        Σ_q w_q E[g(s with k) − g(s without k)], s ~ Bernoulli(q)^K. Where tasks do not interact, it does not
+        matter which others are there: this is coef_k Σ_q w_q.
+
+        Parameters
+        ----------
+        nodes : array-like of shape (Q,)
+            Inclusion probabilities q.
+        weights : array-like of shape (Q,)
+            Their weights w.
+
+        Returns
+        -------
+        scores : ndarray of shape (K, T)
+        std : ndarray of shape (K, T)
+
+        Examples
+        --------
+        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).main_effects([0.5], [1.0])[0].ravel()
+        array([3., 1.])
+        """
+        check_is_fitted(self)
+        total = float(np.sum(np.asarray(weights, dtype=np.float64)))
+        return self.coef_ * total, self.coef_std_ * abs(total)
+
+    def pair_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
+        """Interaction of each pair of tasks: 0, and known to be 0, since effects add up by construction.
+
+        Parameters
+        ----------
+        nodes, weights : array-like of shape (Q,)
+            As for `main_effects`.
+
+        Returns
+        -------
+        scores : ndarray of shape (K, K, T)
+        std : ndarray of shape (K, K, T)
+
+        Examples
+        --------
+        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).pair_effects([0.5], [1.0])[0].shape
+        (2, 2, 1)
+        """
+        check_is_fitted(self)
+        n_tasks, n_targets = self.coef_.shape
+        return np.zeros((n_tasks, n_tasks, n_targets)), np.zeros((n_tasks, n_tasks, n_targets))
+
+    def mean_outcome(self, keep_prob: float) -> Floats:
+        """Mean of g over subsets that keep each task with the same probability.
+
+        Parameters
+        ----------
+        keep_prob : float
+            Probability that a task is in the subset.
+
+        Returns
+        -------
+        ndarray of shape (T,)
+
+        Examples
+        --------
+        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).mean_outcome(0.5)
+        array([2.])
+        """
+        check_is_fitted(self)
+        return np.asarray(self.intercept_ + keep_prob * self.coef_.sum(axis=0))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def _check_parameters(self) -> None:
+        if self.penalty not in ("ridge", "ols", "lasso"):
+            raise InputError(
+                "The 'penalty' parameter of AdditiveSurrogate must be 'ridge', 'ols' or 'lasso'. "
+                f"Got {self.penalty!r} instead."
+            )
+        if self.alpha is not None and not (isinstance(self.alpha, Real) and 0 < self.alpha < np.inf):
+            raise InputError(
+                "The 'alpha' parameter of AdditiveSurrogate must be None or a number above 0. "
+                f"Got {self.alpha!r} instead; for no penalty at all use penalty='ols'."
+            )
+
+    def _fit_quadratic(self, runs: _Centred, U: Floats, s: Floats) -> Floats:
+        """σ² of each target, shape (T,), after setting the coefficients of ridge or least squares."""
+        n_subsets, n_targets = runs.Y.shape
+        Z = U.T @ runs.Y
+        residual = runs.Y - U @ Z
+        if self.penalty == "ols":
+            self.alpha_ = np.zeros(n_targets)
+            variance = runs.variance(np.einsum("mt,mt->t", residual, residual), n_subsets - len(s) - 1)
+        else:
+            scale = self._spectrum.sum() / runs.X.shape[1] or 1.0
+            alphas = scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
+            losses, squares = _leave_one_out(alphas, U, s, Z, residual, runs.weights)
+            best = np.argmin(losses, axis=0)
+            self.alpha_ = alphas[best]
+            # Nothing can be left out of a single subset.
+            variance = runs.variance(squares[best, np.arange(n_targets)], n_subsets if n_subsets > 1 else 0)
+        self.coef_ = self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_)))
+        return variance
+
+    def _fit_lasso(self, runs: _Centred) -> Floats:
+        """σ² of each target, shape (T,), after setting the coefficients and their active sets."""
+        n_subsets, n_targets = runs.Y.shape
+        root = np.sqrt(runs.weights)[:, None]
+        X, Y = runs.X / root, runs.Y / root
+        largest = np.abs(runs.X.T @ runs.Y).max(axis=0) / self._total_weight
+        # Shuffled, since merging has put the subsets in order; seeded, since fitting is not random.
+        folds = KFold(min(5, max(2, n_subsets)), shuffle=True, random_state=0)
+        self.coef_, self.alpha_ = np.zeros((X.shape[1], n_targets)), np.zeros(n_targets)
+        squares, freedom = np.empty(n_targets), np.empty(n_targets)
+        for t in range(n_targets):
+            tuned = self.alpha is None and largest[t] > 0  # for a constant, every penalty gives 0
+            if tuned:
+                model = LassoCV(alphas=largest[t] * _LASSO_GRID, cv=folds, max_iter=_LASSO_SWEEPS)
+            else:
+                model = Lasso(alpha=self.alpha or 1.0, max_iter=_LASSO_SWEEPS)
+            model.fit(X, Y[:, t], sample_weight=runs.weights)
+            self.alpha_[t] = model.alpha_ if tuned else self.alpha or 0.0
+            self.coef_[:, t] = model.coef_
+            active = np.flatnonzero(model.coef_)
+            columns = runs.X[:, active]
+            residual = runs.Y[:, t] - columns @ model.coef_[active]
+            squares[t], freedom[t] = residual @ residual, n_subsets - len(active) - 1
+            covariance = np.linalg.pinv(columns.T @ columns, hermitian=True)
+            self._active.append((active, np.asarray(covariance, dtype=np.float64)))
+        return runs.variance(squares, freedom)
+
+    def _leverage(self, directions: Floats) -> Floats:
+        """Variance of directions · coef over σ², shape (n, T), for directions of shape (n, K)."""
+        if self._active:
+            spreads = [
+                np.einsum("nk,kl,nl->n", directions[:, active], covariance, directions[:, active])
+                for active, covariance in self._active
+            ]
+            return np.column_stack(spreads)
+        seen = (directions @ self._basis) ** 2
+        spread = seen @ (1 / (self._spectrum[:, None] + self.alpha_))
+        if self.penalty == "ols":
+            return np.asarray(spread)
+        # What the runs say nothing about is as uncertain as the prior.
+        unseen = np.maximum((directions**2).sum(axis=1) - seen.sum(axis=1), 0.0)
+        return np.asarray(spread + unseen[:, None] / self.alpha_)
+
+    def _coef_leverage(self) -> Floats:
+        """Variance of each coefficient over σ², shape (K, T)."""
+        if not self._active:
+            return self._leverage(np.eye(len(self.coef_)))
+        diagonal = np.zeros_like(self.coef_)
+        for t, (active, covariance) in enumerate(self._active):
+            diagonal[active, t] = np.diag(covariance)
+        return diagonal
+
+
+class _Centred(NamedTuple):
+    """Distinct subsets and their mean outcomes, less the overall mean and times the root of their weight."""
+
+    X: Floats  # (m, K)
+    Y: Floats  # (m, T)
+    weights: Floats  # (m,)
+    subset_mean: Floats  # (K,)
+    value_mean: Floats  # (T,)
+    scatter: Floats  # (T,), weighted squared distances of replicates from the mean of their subset
+
+    def variance(self, squares: Floats, freedom: ArrayLike) -> Floats:
+        """σ² from a sum of squares; without a degree of freedom, from replicates; NaN without those."""
+        replicates = self.weights.sum() - len(self.weights)
+        from_scatter = self.scatter / (replicates if replicates > 0 else np.nan)
+        known = np.broadcast_to(np.asarray(freedom) > 0, squares.shape)
+        return np.divide(squares, freedom, out=from_scatter, where=known)
+
+
+def _centred(X: Floats, Y: Floats, sample_weight: Floats) -> _Centred:
+    kept = sample_weight > 0
+    X, Y, sample_weight = X[kept] + 0.0, Y[kept], sample_weight[kept]  # + 0.0 turns -0.0 into 0.0
+    # As bytes, equal rows are found fast, and the order of the result does not depend on that of the rows.
+    keys = np.ascontiguousarray(X).view(np.dtype((np.void, X.itemsize * X.shape[1]))).ravel()
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    weights = np.bincount(group, weights=sample_weight).astype(np.float64)
+    shares = sample_weight / weights[group]
+    means = np.asarray(csr_array((shares, (group, np.arange(len(group))))) @ Y)
+    constant = Y.min(axis=0) == Y.max(axis=0)
+    scatter = np.zeros(Y.shape[1])
+    if len(first) < len(group):
+        scatter = np.where(constant, 0.0, sample_weight @ (Y - means[group]) ** 2)
+    subsets, root = X[first], np.sqrt(weights)[:, None]
+    subset_mean, value_mean = weights @ subsets / weights.sum(), weights @ means / weights.sum()
+    centred_X, centred_Y = (subsets - subset_mean) * root, (means - value_mean) * root
+    # The mean of equal numbers may be off in its last digit, and a constant must not look like a tiny signal.
+    centred_X[:, subsets.min(axis=0) == subsets.max(axis=0)] = 0.0
+    centred_Y[:, constant] = 0.0
+    return _Centred(centred_X, centred_Y, weights, subset_mean, value_mean, scatter)
+
+
+def _leave_one_out(
+    alphas: Floats, U: Floats, s: Floats, Z: Floats, residual: Floats, weights: Floats
+) -> tuple[Floats, Floats]:
+    """Leave-one-out errors of each penalty: Σ e² and Σ (1 − h) e² over subsets, both of shape (A, T).
+
+    e_i = r_i / (1 − h_i), with r the residuals and h the leverages of the fit to all subsets, is by how much
+    a fit without subset i misses it (times the root of its weight): one division instead of m fits.
+    """
+    n_targets = residual.shape[1]
+    losses, squares = np.empty((len(alphas), n_targets)), np.empty((len(alphas), n_targets))
+    # The part of 1 − h that no penalty changes; 0 but for rounding where subsets are fewer than tasks.
+    fixed = 1 - weights / weights.sum() - (U**2).sum(axis=1)
+    fixed[fixed < 1e-12] = 0.0
+    shrunk = alphas[:, None] / (s**2 + alphas[:, None])
+    left = fixed + shrunk @ (U**2).T
+    over = np.divide(1.0, left, out=np.zeros_like(left), where=left > 0)
+    for start in range(0, n_targets, _TARGETS_AT_ONCE):
+        block = slice(start, start + _TARGETS_AT_ONCE)
+        outside, inside = np.ascontiguousarray(residual[:, block]), np.ascontiguousarray(Z[:, block])
+        for a in range(len(alphas)):
+            residual_squares = (outside + (U * shrunk[a]) @ inside) ** 2
+            losses[a, block] = over[a] ** 2 @ residual_squares
+            squares[a, block] = over[a] @ residual_squares
+    return losses, squares
+
+
+def _per_target(intercept: ArrayLike, n_targets: int) -> Floats:
+    values = np.asarray(intercept, dtype=np.float64)
+    if values.shape not in ((), (1,), (n_targets,)) or not np.isfinite(values).all():
+        raise InputError(
+            f"The 'intercept' of from_coefficients must be a finite number, or one per target ({n_targets}). "
+            f"Got shape {values.shape} with {np.sum(~np.isfinite(values))} not finite instead."
+        )
+    return np.broadcast_to(values, (n_targets,)).copy()
