@@ -1,6 +1,88 @@
-"""whence."""
-from whence.outcomes import Outcomes
-from whence.designs import *
-from whence.surrogates.choose import fit, Model
-from whence.surrogates.kernel import KernelSurrogate, CombinedSurrogate
-from whence.surrogates.additive import AdditiveSurrogate
+"""whence: which tasks help, which hurt, which work together, what another subset would give, and which one to use.
+
+Everything is a set function on tasks. The flow, and where each step lives::
+
+    design ──draws──▶ subsets ──outcome function──▶ outcomes ──fit──▶ surrogate ──▶ attribution · interactions
+                                                                                   prediction · selection · suggestion
+
+    designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
+    outcomes.py      Outcomes, the table of runs; files.py reads and writes it; concerns.py says what deserves a look
+    surrogates/      additive.py and kernel.py, scikit-learn regressors on that table; choose.py picks one (``fit``);
+                     kernels.py is the algebra they, attribution and interactions all read from
+    effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
+    attribution.py   what each task does            interaction.py   what pairs do together
+    selection.py     which subset to use            suggestion.py    which runs to make next
+    evaluation.py    how far to trust all this      cli.py           the same verbs on files
+
+A user's session::
+
+    runs  = whence.read_outcomes("runs.csv", outcomes=["loss"])
+    model = whence.fit(runs)
+    whence.attribute(model).to_frame()
+    whence.select(model, size=4)
+
+Names are loaded when first used, so that ``import whence`` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from whence.attribution import attribute as attribute
+    from whence.designs import Balanced as Balanced
+    from whence.designs import Bernoulli as Bernoulli
+    from whence.designs import Exhaustive as Exhaustive
+    from whence.designs import FixedSize as FixedSize
+    from whence.designs import LeaveOneOut as LeaveOneOut
+    from whence.designs import LeaveTwoOut as LeaveTwoOut
+    from whence.errors import DataWarning as DataWarning
+    from whence.errors import InputError as InputError
+    from whence.evaluation import lds as lds
+    from whence.files import read_outcomes as read_outcomes
+    from whence.interaction import interactions as interactions
+    from whence.outcomes import Outcomes as Outcomes
+    from whence.selection import select as select
+    from whence.suggestion import suggest as suggest
+    from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
+    from whence.surrogates.choose import Model as Model
+    from whence.surrogates.choose import fit as fit
+    from whence.surrogates.kernel import CombinedSurrogate as CombinedSurrogate
+    from whence.surrogates.kernel import KernelSurrogate as KernelSurrogate
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "AdditiveSurrogate": "surrogates.additive",
+    "Balanced": "designs",
+    "Bernoulli": "designs",
+    "CombinedSurrogate": "surrogates.kernel",
+    "DataWarning": "errors",
+    "Exhaustive": "designs",
+    "FixedSize": "designs",
+    "InputError": "errors",
+    "KernelSurrogate": "surrogates.kernel",
+    "LeaveOneOut": "designs",
+    "LeaveTwoOut": "designs",
+    "Model": "surrogates.choose",
+    "Outcomes": "outcomes",
+    "attribute": "attribution",
+    "fit": "surrogates.choose",
+    "interactions": "interaction",
+    "lds": "evaluation",
+    "read_outcomes": "files",
+    "select": "selection",
+    "suggest": "suggestion",
+}
+__all__ = sorted(_HOME)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'whence' has no attribute {name!r}")
+    value = getattr(import_module(f"whence.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

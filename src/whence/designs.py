@@ -12,7 +12,6 @@ with one seed, the rows for a smaller ``n`` are the first rows for a larger one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
@@ -22,10 +21,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from whence.balanced import Rows, even_rows, unrank
 from whence.errors import InputError
 
 Subsets = NDArray[np.float64]
-Rows = NDArray[np.bool_]
 
 _MOST_LISTED = 2**20  # families up to this size are numbered and shuffled; larger ones are sampled
 
@@ -134,7 +133,7 @@ class FixedSize:
         n = _count(self, n_tasks, n, total)
         rng = _generator(self, seed)
         if total <= _MOST_LISTED:
-            return _unrank(n_tasks, self.size, rng.permutation(total)[:n]).astype(np.float64)
+            return unrank(n_tasks, self.size, rng.permutation(total)[:n]).astype(np.float64)
 
         def propose(rows: int) -> Rows:
             smallest = np.argpartition(rng.random((rows, n_tasks)), self.size - 1, axis=1)[:, : self.size]
@@ -163,8 +162,7 @@ class LeaveOneOut:
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Full set, then each task removed, shape (K + 1, K) or (n, K); see `Design.draw`."""
         n_tasks = _tasks(self, n_tasks)
-        total = 1 + n_tasks * (n_tasks > 1)
-        index = _listed(self, n_tasks, n, seed, total)
+        index = _listed(self, n_tasks, n, seed, 1 + n_tasks * (n_tasks > 1))
         return _without(n_tasks, index - 1, index - 1)
 
 
@@ -221,9 +219,8 @@ class Exhaustive:
                 f"2^{n_tasks}: draw some of them with Bernoulli(0.5) instead."
             )
         index = _listed(self, n_tasks, n, seed, 2**n_tasks - (not self.allow_empty))
-        bits = np.arange(n_tasks)[::-1]
         codes = 2**n_tasks - 1 - index
-        return np.asarray(codes[:, None] >> bits & 1, dtype=np.float64)
+        return np.asarray(codes[:, None] >> np.arange(n_tasks)[::-1] & 1, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -231,9 +228,8 @@ class Balanced:
     """Subsets with exactly ``size`` tasks that show every task, and every pair of tasks, about equally often.
 
     Guaranteed: rows are distinct, and the numbers of subsets in which two tasks appear differ by at most one.
-    Best effort: the sum of squared pair counts is made small by trading tasks between two subsets, with
-    restarts, until it meets its lower bound or a fixed effort (a few seconds at most) is spent. Where a
-    perfect design exists and is small (7 subsets of 3 out of 7 tasks, 13 of 4 out of 13), every pair usually
+    Best effort: pair counts are made even by a search of a few seconds at most, see `whence.balanced`. Where
+    a perfect design exists and is small (7 subsets of 3 out of 7 tasks, 13 of 4 out of 13), every pair mostly
     appears equally often. Drawing more rows gives other rows.
 
     Parameters
@@ -257,15 +253,8 @@ class Balanced:
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct subsets of one size with even task and pair counts, shape (n, K); see `Design.draw`."""
         n_tasks = _tasks(self, n_tasks, self.size)
-        total = comb(n_tasks, self.size)
-        n = _count(self, n_tasks, n, total)
-        rng = _generator(self, seed)
-        if 2 * n <= total:
-            return _exchange(n_tasks, self.size, n, rng).astype(np.float64)
-        # Past half of all subsets it is easier to say which are left out: their counts are just as even.
-        rows = _unrank(n_tasks, self.size, rng.permutation(total))
-        left_out = {row.tobytes() for row in _exchange(n_tasks, self.size, total - n, rng)}
-        return rows[[row.tobytes() not in left_out for row in rows]].astype(np.float64)
+        n = _count(self, n_tasks, n, comb(n_tasks, self.size))
+        return even_rows(n_tasks, self.size, n, _generator(self, seed)).astype(np.float64)
 
 
 def parse_design(text: str) -> Design:
@@ -319,21 +308,21 @@ def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
     return int(value)
 
 
-def _tasks(design: Design, n_tasks: Any, least: int = 1) -> int:
-    n_tasks = _whole(n_tasks, "n_tasks", f"{type(design).__name__}.draw")
+def _tasks(design: Design, value: Any, least: int = 1) -> int:
+    n_tasks = _whole(value, "n_tasks", f"{type(design).__name__}.draw")
     if n_tasks < least:
         raise InputError(f"{design} needs at least {least} tasks. Got n_tasks={n_tasks} instead.")
-    return int(n_tasks)
+    return n_tasks
 
 
-def _count(design: Design, n_tasks: int, n: Any, total: int) -> int:
-    n = _whole(n, "n", f"{type(design).__name__}.draw")
+def _count(design: Design, n_tasks: int, value: Any, total: int) -> int:
+    n = _whole(value, "n", f"{type(design).__name__}.draw")
     if n > total:
         raise InputError(
             f"{design} has {total} distinct subsets of {n_tasks} tasks, fewer than the n={n} asked for: "
             f"ask for at most {total}."
         )
-    return int(n)
+    return n
 
 
 def _generator(design: Design, seed: Any) -> np.random.Generator:
@@ -356,20 +345,6 @@ def _without(n_tasks: int, first: NDArray[np.int64], second: NDArray[np.int64]) 
     return rows[:, :n_tasks]
 
 
-def _unrank(n_tasks: int, size: int, ranks: NDArray[np.int64]) -> Rows:
-    """Subsets of one size by their place in the combinatorial number system, shape (n, K)."""
-    if 2 * size > n_tasks:  # the smaller side keeps every binomial below C(K, size)
-        return ~_unrank(n_tasks, n_tasks - size, ranks)
-    rows = np.zeros((len(ranks), n_tasks), dtype=bool)
-    left = np.asarray(ranks, dtype=np.int64)
-    for chosen in range(size, 0, -1):
-        below = np.array([comb(task, chosen) for task in range(n_tasks)], dtype=np.int64)
-        task = np.searchsorted(below, left, side="right") - 1
-        rows[np.arange(len(rows)), task] = True
-        left = left - below[task]
-    return rows
-
-
 def _distinct(propose: Callable[[int], Rows], n_tasks: int, n: int, *, tries: float = np.inf) -> Rows:
     """First ``n`` distinct rows of a stream, or those found within ``tries`` rows, shape (<= n, K).
 
@@ -385,107 +360,3 @@ def _distinct(propose: Callable[[int], Rows], n_tasks: int, n: int, *, tries: fl
                 break
             found.setdefault(key.tobytes(), row)
     return np.array(list(found.values()), dtype=bool).reshape(len(found), n_tasks)
-
-
-def _exchange(n_tasks: int, size: int, n: int, rng: np.random.Generator) -> Rows:
-    """Distinct subsets with even task counts and, as far as a fixed effort goes, pairs, shape (n, K)."""
-    best, best_loss = np.zeros((0, n_tasks), dtype=bool), np.inf
-    if n == 0:
-        return best
-    # A task meets others (its count) * (size - 1) times; spread evenly, this bounds the loss from below.
-    meetings = (n * size // n_tasks + (np.arange(n_tasks) < n * size % n_tasks)) * (size - 1)
-    whole, extra = np.divmod(meetings, max(n_tasks - 1, 1))
-    least = (whole**2 * (n_tasks - 1) + extra * (2 * whole + 1)).sum()
-    # A pair of subsets costs about 30 microseconds, and more when their difference is wide.
-    width = min(size, n_tasks - size)
-    effort = min(100 * n * (n - 1), max(2 * n, int(40_000 / (1 + (width / 40) ** 2))))
-    while True:
-        rows = _deal(n_tasks, size, n, rng)
-        pairs = rows.T.astype(np.float64) @ rows
-        np.fill_diagonal(pairs, 0)
-        stalled, loss = 0, np.inf
-        while stalled < 20:  # moves that change nothing wander over plateaus, so one idle pass is not the end
-            effort -= _exchange_pass(rows, pairs, rng, effort)
-            stalled = 0 if (pairs**2).sum() < loss else stalled + 1
-            loss = min(loss, (pairs**2).sum())
-            if loss < best_loss:
-                best, best_loss = rows.copy(), loss
-            if best_loss <= least or effort <= 0:
-                return best
-
-
-def _deal(n_tasks: int, size: int, n: int, rng: np.random.Generator) -> Rows:
-    """Distinct subsets whose task counts differ by at most one, shape (n, K)."""
-    for _ in range(100):
-        rows = np.zeros((n, n_tasks), dtype=bool)
-        dealt = np.zeros(n_tasks)
-        for row in rows:
-            least_dealt = np.argsort(dealt + rng.random(n_tasks) / 2)[:size]
-            row[least_dealt] = True
-            dealt[least_dealt] += 1
-        seen = Counter(row.tobytes() for row in rows)
-        if all(seen[row.tobytes()] == 1 or _separate(rows, at, seen, rng) for at, row in enumerate(rows)):
-            return rows
-    raise InputError(
-        f"No {n} distinct subsets of {size} out of {n_tasks} tasks with even task counts were found: "
-        "try another seed or FixedSize."
-    )
-
-
-def _separate(rows: Rows, at: int, seen: Counter[bytes], rng: np.random.Generator) -> bool:
-    """Whether a repeated row could be made distinct, by trading one task with another row."""
-    for other in rng.permutation(len(rows)):
-        ours, theirs = np.flatnonzero(rows[at] & ~rows[other]), np.flatnonzero(rows[other] & ~rows[at])
-        for give in rng.permutation(ours):
-            for take in rng.permutation(theirs):
-                if _trade(rows, at, other, give, take, seen):
-                    return True
-    return False
-
-
-def _trade(rows: Rows, a: int, b: int, give: int, take: int, seen: Counter[bytes]) -> bool:
-    """Whether row a could give one task to row b for another without making a row that is there already."""
-    both = [a, b]
-    before = [rows[at].tobytes() for at in both]
-    rows[np.ix_(both, [give, take])] ^= True
-    after = [rows[at].tobytes() for at in both]
-    if any(seen[key] for key in after):
-        rows[np.ix_(both, [give, take])] ^= True
-        return False
-    seen.subtract(before)
-    seen.update(after)
-    return True
-
-
-def _exchange_pass(rows: Rows, pairs: NDArray[np.float64], rng: np.random.Generator, effort: int) -> int:
-    """How many pairs of rows were visited; in each, the best trade is made in place if it does no harm.
-
-    With P the tasks of row a only, Q those of row b only (q each), L the pair counts and u the sum of L over
-    P minus that over Q, trading i in P for j in Q changes the sum of L² over pairs by
-    2 (u_j - u_i - 2 L_ij + 2 (q - 1)).
-    """
-    n = len(rows)
-    visits = min(n * (n - 1) // 2, effort)
-    seen = Counter(row.tobytes() for row in rows)
-    first = rng.integers(n, size=visits)
-    second = (first + rng.integers(1, max(n, 2), size=visits)) % n
-    for a, b in zip(first, second, strict=True):
-        only_a, only_b = np.flatnonzero(rows[a] & ~rows[b]), np.flatnonzero(rows[b] & ~rows[a])
-        q = len(only_a)
-        if q < 2:  # trading the only difference renames the rows
-            continue
-        both = np.concatenate([only_a, only_b])
-        block = pairs[np.ix_(both, both)]
-        u = block[:, :q].sum(axis=1) - block[:, q:].sum(axis=1)
-        change = u[q:] - u[:q, None] - 2 * block[:q, q:] + 2 * (q - 1)
-        i, j = divmod(int(np.argmin(change + rng.random((q, q)) / 2)), q)
-        give, take = only_a[i], only_b[j]
-        if change[i, j] > 0 or not _trade(rows, a, b, give, take, seen):
-            continue
-        rest_a, rest_b = np.delete(only_a, i), np.delete(only_b, j)
-        for task, gains, loses in ((give, rest_b, rest_a), (take, rest_a, rest_b)):
-            pairs[task, gains] += 1
-            pairs[gains, task] += 1
-            pairs[task, loses] -= 1
-            pairs[loses, task] -= 1
-    return visits

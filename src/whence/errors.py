@@ -71,3 +71,14 @@ def some_of(names: Iterable[str], limit: int = 8) -> str:
     listed = list(names)
     text = ", ".join(listed[:limit]) or "none"
     return text if len(listed) <= limit else f"{text} and {len(listed) - limit} more"
+
+
+def counted(number: int, noun: str) -> str:
+    """Text of a number with its noun, in the plural unless there is exactly one.
+
+    Examples
+    --------
+    >>> counted(1, "run"), counted(3, "run")
+    ('1 run', '3 runs')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

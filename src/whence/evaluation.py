@@ -319,14 +319,15 @@ def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ce
     Let R be the rank of a run among all runs. Given the subset, two runs of it are independent draws, so the
     correlation of their ranks is r = Var(E[R | subset]) / Var(R). Of everything that a subset determines,
     E[R | subset] correlates best with R, by √r. The Spearman correlation of a predictor is the correlation of
-    its own ranks with R, so √r bounds it whatever the distribution of the noise; the expected outcome itself
-    reaches √r up to the difference between its rank and E[R | subset], about 0.01 for normal outcomes.
+    its own ranks with R, so √r bounds it whatever the distribution of the noise. The expected outcome itself
+    reaches √r but for the difference between its rank and E[R | subset]: about 0.01 for normal outcomes, and
+    up to 0.05 for outcomes of two values.
 
     Var(R) comes from all subsets, each with equal weight, and the noise within a subset from those measured
-    more than once, which are taken to be typical. Intervals (95%) come from resampling subsets, those with and
-    without replicates apart. The root of a noisy r is too small on average, or too large near 0, so before
-    the mean over targets is taken, the estimates of r are pulled together until they differ among each other
-    no more than their resamples leave to true differences.
+    more than once, which are taken to be typical. Intervals (95%) come from resampling subsets, those with
+    and without replicates apart. The root of a noisy r is too small on average, or too large near 0; so
+    before the mean over targets is taken, the estimates of r are pulled together until their variance is what
+    the resamples leave to true differences between targets.
 
     Parameters
     ----------
@@ -347,7 +348,7 @@ def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ce
     --------
     >>> subsets = np.repeat([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0]], 2, axis=0)
     >>> noise_ceiling(Outcomes(subsets, [1.0, 1.1, 2.0, 2.1, 3.0, 3.1, 4.0, 4.1]))
-    Ceiling: 0.9632 (0.5686 to 1) over 1 of 1 targets; 0 undefined
+    Ceiling: 0.9632 (0.712 to 1) over 1 of 1 targets; 0 undefined
     """
     if n_boot < 2:
         raise InputError(f"The 'n_boot' of noise_ceiling must be at least 2. Got {n_boot!r} instead.")
@@ -359,7 +360,7 @@ def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ce
     agreement = _agreement(np.ones((1, len(counts))), parts)[0]
     agreement[(twice.sum(axis=0) < 2) | ~_varies(outcomes.values)] = np.nan
     defined = ~np.isnan(agreement)
-    drawn = _agreement(_resampled(twice, n_boot, seed), [part[:, defined] for part in parts])
+    drawn = _agreement(_resampled(twice[:, defined], n_boot, seed), [part[:, defined] for part in parts])
     low, high = np.full((2, len(agreement)), np.nan)
     mean, mean_low, mean_high, reason = np.nan, np.nan, np.nan, _why_no_ceiling(twice)
     if defined.any():
@@ -493,6 +494,15 @@ class Comparison:
         What was raised, and where.
     n_train, n_test : int
         Distinct subsets on each side of a split.
+
+    Examples
+    --------
+    >>> runs = Outcomes([[0, 0], [0, 1], [1, 0], [1, 1]], [0.0, 2.0, 1.0, 3.0])
+    >>> result = repeated_splits(runs, {"size": SizeOnly.fit, "none": lambda train: None}, train_size=2)
+    >>> result.to_frame()["failed"].to_dict()
+    {'size': 0, 'none': 5}
+    >>> result.difference("size", "size")
+    (0.0, 0.0, 0.0)
     """
 
     methods: tuple[str, ...]
@@ -561,7 +571,7 @@ class Comparison:
         mean = _mean(gaps)
         if len(gaps) < 2:
             return mean, np.nan, np.nan
-        error = float(np.std(gaps, ddof=1)) * np.sqrt(1 / len(gaps) + self.n_test / self.n_train)
+        error = float(np.std(gaps, ddof=1) * np.sqrt(1 / len(gaps) + self.n_test / self.n_train))
         half = float(scipy.stats.t.ppf((1 + level) / 2, len(gaps) - 1)) * error
         return mean, mean - half, mean + half
 
@@ -719,7 +729,23 @@ def _shaped(array: Any, shape: tuple[int, ...], what: str, why: str = _ROWS_AND_
 
 
 def _ranks(columns: Floats) -> Floats:
-    return np.asarray(scipy.stats.rankdata(columns, axis=0, nan_policy="omit"), dtype=np.float64)
+    """Average ranks within each column, NaN for NaN; a third of the time of scipy.stats.rankdata."""
+    rows = np.ascontiguousarray(columns.T)
+    order = np.argsort(rows, axis=1)
+    ordered = np.take_along_axis(rows, order, axis=1)
+    starts = np.ones(rows.shape, dtype=np.bool_)  # of runs of equal numbers
+    starts[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+    places = np.broadcast_to(np.arange(1.0, rows.shape[1] + 1), rows.shape)
+    if not starts.all():
+        ends = np.ones_like(starts)
+        ends[:, :-1] = starts[:, 1:]
+        first = np.maximum.accumulate(np.where(starts, places, 0.0), axis=1)
+        last = np.minimum.accumulate(np.where(ends, places, np.inf)[:, ::-1], axis=1)[:, ::-1]
+        places = (first + last) / 2
+    ranks = np.empty(rows.shape)
+    np.put_along_axis(ranks, order, places, axis=1)
+    ranks[np.isnan(rows)] = np.nan
+    return ranks.T
 
 
 def _varies(columns: Floats) -> NDArray[np.bool_]:
@@ -736,7 +762,7 @@ def _pearson(a: Floats, b: Floats) -> Floats:
     left = np.where(present, a - _ratio(np.nansum(a, axis=0), count), 0.0)
     right = np.where(present, b - _ratio(np.nansum(b, axis=0), count), 0.0)
     product = np.einsum("mt,mt->t", left, right)
-    norms = np.sqrt(np.einsum("mt,mt->t", left, left)) * np.sqrt(np.einsum("mt,mt->t", right, right))
+    norms = np.sqrt(np.einsum("mt,mt->t", left, left) * np.einsum("mt,mt->t", right, right))
     defined = _varies(a) & _varies(b)
     return np.clip(_ratio(product, np.where(defined, norms, 0.0)), -1.0, 1.0)
 
@@ -846,13 +872,17 @@ def _root(agreement: Floats) -> Floats:
 
 
 def _mean_ceiling(agreement: Floats, drawn: Floats) -> tuple[float, float, float]:
-    """Mean of √r over targets, and the bounds of its interval, from r of shape (T,) and draws of shape (B, T)."""
+    """Mean of √r over targets and the bounds of its interval, from r, shape (T,), and draws of it, (B, T)."""
+    drawn = drawn[~np.isnan(drawn).all(axis=1)]
     level, noise = agreement.mean(), float(np.nanvar(drawn, axis=0).mean())
     spread = float(agreement.var())
     true_share = max(0.0, 1 - noise / spread) if spread > 0 else 0.0
     narrowed = level + np.sqrt(true_share) * (agreement - level)
     shift = 1.96 * float(np.std(np.nanmean(drawn, axis=1)))
-    mean, low, high = (float(_root(np.minimum(narrowed + by, 1.0)).mean()) for by in (0.0, -shift, shift))
+    shifted = np.clip(narrowed + np.array([[0.0], [-shift], [shift]]), -1.0, 1.0)
+    # Chance agreement comes out below 0 as often as above it, and has to cancel out.
+    signed = np.sign(shifted) * np.sqrt(np.abs(shifted))
+    mean, low, high = np.maximum(signed.mean(axis=1), 0.0).tolist()
     return mean, low, high
 
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.linalg
+import scipy.special
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
@@ -29,9 +30,10 @@ from whence.errors import InputError
 
 Floats = NDArray[np.float64]
 
-# Ridge penalties tried, as multiples of the mean eigenvalue of XᵀX: from no effect at all to least squares in
-# all but name. Descending, so that of equally good penalties the strongest is taken.
-_RIDGE_GRID = np.geomspace(1e3, 1e-4, 25)
+# Ridge penalties tried, as multiples of the mean eigenvalue of XᵀX (of those above 0): from next to no effect
+# to least squares in all but name. A stronger penalty would predict no better, and be needlessly sure of 0.
+# Descending, so that of equally good penalties the strongest is taken.
+_RIDGE_GRID = np.geomspace(30.0, 1e-4, 25)
 _LASSO_GRID = np.geomspace(1.0, 1e-3, 50)  # multiples of the smallest penalty at which every coefficient is 0
 _LASSO_SWEEPS = 50_000  # subsets of a fixed size are collinear, and coordinate descent is slow there
 _TARGETS_AT_ONCE = 256  # keeps the residuals of a block of targets in cache while penalties are tried
@@ -73,6 +75,9 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     - ridge: σ²(XᵀWX + αI)⁻¹, the posterior under the prior for which α is the right penalty. There, the
       leave-one-out residual e_i has variance σ²/(w_i(1 − h_i)), so that σ² is the mean of w_i(1 − h_i)e_i².
+      Where α is tuned, few runs leave much doubt about it, and one that came out too large would make all
+      coefficients surely small. So variances are means over all penalties tried, each weighted by its
+      marginal likelihood, and the squared distance of its coefficients from ``coef_`` is added.
     - ols: σ²(XᵀWX)⁺ with σ² the residual sum of squares over its degrees of freedom. What the design never
       varies (the common level of all tasks in a fixed-size design, a task in every run) is set to 0 by the
       pseudo-inverse and counts as known.
@@ -104,6 +109,9 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     _variance: Floats  # (T,), σ² of the Notes
     _basis: Floats  # (K, rank), directions that the subsets vary in
     _spectrum: Floats  # (rank,), eigenvalues of XᵀWX along them
+    _alphas: Floats  # (A,), penalties tried
+    _beliefs: Floats  # (A, T), how likely each is
+    _variances: Floats  # (A, T), σ² under each
     _active: list[tuple[NDArray[np.intp], Floats]]  # lasso: tasks with an effect, covariance over σ²
 
     def __init__(self, penalty: str = "ridge", *, alpha: float | None = None) -> None:
@@ -146,14 +154,14 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
         self._spectrum, self._basis, self._active = s[:rank] ** 2, Vt[:rank].T, []
         if self.penalty == "lasso":
-            self._variance = self._fit_lasso(runs)
+            self._fit_lasso(runs)
         else:
-            self._variance = self._fit_quadratic(runs, U[:, :rank], s[:rank])
+            self._fit_quadratic(runs, U[:, :rank], s[:rank])
         self.intercept_ = runs.value_mean - runs.subset_mean @ self.coef_
         # m subsets with σ² each and the scatter of their replicates, shared out over all runs: the expected
         # squared distance of one run from g, whether it comes from noise or from interactions.
         self.noise_std_ = np.sqrt((len(runs.X) * self._variance + runs.scatter) / self._total_weight)
-        self.coef_std_ = np.sqrt(self._variance * self._coef_leverage())
+        self.coef_std_ = np.sqrt(self._variance_along(np.eye(len(self.coef_))))
         return self
 
     @classmethod
@@ -202,6 +210,8 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         surrogate.alpha_ = surrogate.noise_std_ = surrogate._variance = np.full(n_targets, np.nan)
         surrogate._subset_mean, surrogate._total_weight = np.zeros(len(scores)), np.nan
         surrogate._spectrum, surrogate._basis, surrogate._active = np.zeros(0), np.zeros((len(scores), 0)), []
+        surrogate._alphas, surrogate._beliefs = np.zeros(0), np.zeros((0, n_targets))
+        surrogate._variances = surrogate._beliefs
         return surrogate
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
@@ -233,7 +243,7 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         mean = (X @ self.coef_ + self.intercept_).reshape(shape)
         if not return_std:
             return mean
-        of_mean = self._variance * (self._leverage(X - self._subset_mean) + 1 / self._total_weight)
+        of_mean = self._variance_along(X - self._subset_mean) + self._variance / self._total_weight
         return mean, np.sqrt(of_mean + self.noise_std_**2).reshape(shape)
 
     def main_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
@@ -322,27 +332,31 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got {self.alpha!r} instead; for no penalty at all use penalty='ols'."
             )
 
-    def _fit_quadratic(self, runs: _Centred, U: Floats, s: Floats) -> Floats:
-        """σ² of each target, shape (T,), after setting the coefficients of ridge or least squares."""
+    def _fit_quadratic(self, runs: _Centred, U: Floats, s: Floats) -> None:
+        """Set the coefficients and variances of ridge or least squares."""
         n_subsets, n_targets = runs.Y.shape
         Z = U.T @ runs.Y
         residual = runs.Y - U @ Z
+        unexplained = np.einsum("mt,mt->t", residual, residual)
         if self.penalty == "ols":
-            self.alpha_ = np.zeros(n_targets)
-            variance = runs.variance(np.einsum("mt,mt->t", residual, residual), n_subsets - len(s) - 1)
+            self._alphas, best = np.zeros(1), np.zeros(n_targets, dtype=np.intp)
+            self._variances = runs.variance(unexplained, n_subsets - len(s) - 1)[None]
         else:
-            scale = self._spectrum.sum() / runs.X.shape[1] or 1.0
-            alphas = scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
-            losses, squares = _leave_one_out(alphas, U, s, Z, residual, runs.weights)
+            scale = self._spectrum.mean() if len(s) else 1.0
+            self._alphas = (
+                scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
+            )
+            losses, squares = _leave_one_out(self._alphas, U, s, Z, residual, runs.weights)
             best = np.argmin(losses, axis=0)
-            self.alpha_ = alphas[best]
             # Nothing can be left out of a single subset.
-            variance = runs.variance(squares[best, np.arange(n_targets)], n_subsets if n_subsets > 1 else 0)
+            self._variances = runs.variance(squares, n_subsets if n_subsets > 1 else 0)
+        self._beliefs = _beliefs(self._alphas, s, Z, unexplained, n_subsets - 1)
+        self._variance = (self._beliefs * self._variances).sum(axis=0)
+        self.alpha_ = self._alphas[best]
         self.coef_ = self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_)))
-        return variance
 
-    def _fit_lasso(self, runs: _Centred) -> Floats:
-        """σ² of each target, shape (T,), after setting the coefficients and their active sets."""
+    def _fit_lasso(self, runs: _Centred) -> None:
+        """Set the coefficients, their active sets and variances, target by target."""
         n_subsets, n_targets = runs.Y.shape
         root = np.sqrt(runs.weights)[:, None]
         X, Y = runs.X / root, runs.Y / root
@@ -366,32 +380,29 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             squares[t], freedom[t] = residual @ residual, n_subsets - len(active) - 1
             covariance = np.linalg.pinv(columns.T @ columns, hermitian=True)
             self._active.append((active, np.asarray(covariance, dtype=np.float64)))
-        return runs.variance(squares, freedom)
+        self._variance = runs.variance(squares, freedom)
 
-    def _leverage(self, directions: Floats) -> Floats:
-        """Variance of directions · coef over σ², shape (n, T), for directions of shape (n, K)."""
+    def _variance_along(self, directions: Floats) -> Floats:
+        """Variance of directions · coef, shape (n, T), for directions of shape (n, K)."""
         if self._active:
             spreads = [
                 np.einsum("nk,kl,nl->n", directions[:, active], covariance, directions[:, active])
                 for active, covariance in self._active
             ]
-            return np.column_stack(spreads)
-        seen = (directions @ self._basis) ** 2
-        spread = seen @ (1 / (self._spectrum[:, None] + self.alpha_))
-        if self.penalty == "ols":
-            return np.asarray(spread)
-        # What the runs say nothing about is as uncertain as the prior.
-        unseen = np.maximum((directions**2).sum(axis=1) - seen.sum(axis=1), 0.0)
-        return np.asarray(spread + unseen[:, None] / self.alpha_)
-
-    def _coef_leverage(self) -> Floats:
-        """Variance of each coefficient over σ², shape (K, T)."""
-        if not self._active:
-            return self._leverage(np.eye(len(self.coef_)))
-        diagonal = np.zeros_like(self.coef_)
-        for t, (active, covariance) in enumerate(self._active):
-            diagonal[active, t] = np.diag(covariance)
-        return diagonal
+            return np.asarray(self._variance * np.column_stack(spreads))
+        along = directions @ self._basis
+        leverage = along**2 @ (1 / (self._spectrum[:, None] + self._alphas))
+        if self.penalty == "ridge":
+            # What the runs say nothing about is as uncertain as the prior.
+            unseen = np.maximum((directions**2).sum(axis=1) - (along**2).sum(axis=1), 0.0)
+            leverage += unseen[:, None] / self._alphas
+        total = leverage @ (self._beliefs * self._variances)
+        if len(self._alphas) > 1:
+            coef = self._basis.T @ self.coef_
+            gradient = coef * (self._spectrum[:, None] + self.alpha_)
+            for alpha, belief in zip(self._alphas, self._beliefs, strict=True):
+                total += belief * (along @ (gradient / (self._spectrum[:, None] + alpha) - coef)) ** 2
+        return np.asarray(total)
 
 
 class _Centred(NamedTuple):
@@ -408,8 +419,8 @@ class _Centred(NamedTuple):
         """σ² from a sum of squares; without a degree of freedom, from replicates; NaN without those."""
         replicates = self.weights.sum() - len(self.weights)
         from_scatter = self.scatter / (replicates if replicates > 0 else np.nan)
-        known = np.broadcast_to(np.asarray(freedom) > 0, squares.shape)
-        return np.divide(squares, freedom, out=from_scatter, where=known)
+        known = np.asarray(freedom) > 0
+        return np.asarray(np.where(known, squares / np.where(known, freedom, 1.0), from_scatter))
 
 
 def _centred(X: Floats, Y: Floats, sample_weight: Floats) -> _Centred:
@@ -458,6 +469,20 @@ def _leave_one_out(
             losses[a, block] = over[a] ** 2 @ residual_squares
             squares[a, block] = over[a] @ residual_squares
     return losses, squares
+
+
+def _beliefs(alphas: Floats, s: Floats, Z: Floats, unexplained: Floats, freedom: int) -> Floats:
+    """Posterior probability of each penalty, shape (A, T), with equal prior probabilities and σ² unknown.
+
+    Under penalty α, Z_j has variance σ²(1 + s_j²/α), and what lies outside the span of the subsets σ²; σ²
+    integrated over 1/σ² leaves the sum of squares below to the power of minus half its degrees of freedom.
+    """
+    if len(alphas) == 1:
+        return np.ones((1, len(unexplained)))
+    shrunk = alphas[:, None] / (s**2 + alphas[:, None])
+    squares = np.maximum(unexplained + shrunk @ Z**2, np.finfo(np.float64).tiny)
+    evidence = np.log(shrunk).sum(axis=1)[:, None] / 2 - freedom / 2 * np.log(squares)
+    return np.asarray(scipy.special.softmax(evidence, axis=0))
 
 
 def _per_target(intercept: ArrayLike, n_targets: int) -> Floats:

@@ -109,6 +109,22 @@ class Model:
                 mean[:, part.targets] = part.surrogate.predict(S).reshape(len(S), -1)
         return (mean, std) if return_std else mean
 
+    def covariance(self, subsets: ArrayLike) -> tuple[Array, float]:
+        """Return the posterior covariance between subsets (n, n) and the noise of one run, averaged over targets.
+
+        Both are relative to the variance of the outcome; :func:`whence.suggest` plans runs with them.
+        """
+        S = self.rows(subsets)
+        covariance, noise = np.zeros((len(S), len(S))), 0.0
+        for part in self.parts:
+            if not hasattr(part.surrogate, "covariance"):
+                raise InputError(f"A {type(part.surrogate).__name__} has no posterior covariance. Use whence.fit's own choice.")
+            share = len(part.targets) / self.outcomes.n_targets
+            own_covariance, own_noise = part.surrogate.covariance(S)
+            covariance += share * own_covariance
+            noise += share * own_noise
+        return covariance, noise
+
     def rows(self, subsets: ArrayLike | Sequence[Sequence[str]]) -> Array:
         """Return subsets as an array (n, K), whether given as numbers or as lists of task names."""
         if isinstance(subsets, np.ndarray):

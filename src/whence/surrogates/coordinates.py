@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from whence.outcomes import distinct_rows
 from whence.surrogates.kernels import Array, Lattice
 
 TRANSFORMS = ("identity", "sqrt", "log", "both")
@@ -22,13 +23,11 @@ def merge_replicates(X: Array, Y: Array, weights: Array | None = None) -> tuple[
     """
     weights = np.ones(len(X)) if weights is None else weights
     X, Y, weights = X[weights > 0], Y[weights > 0], weights[weights > 0]
-    _, first, inverse = np.unique(X, axis=0, return_index=True, return_inverse=True)
-    order = np.argsort(np.argsort(first))
-    group = order[inverse.ravel()]
-    counts = np.bincount(group, weights)
-    means = np.zeros((len(first), Y.shape[1]))
+    first, group = distinct_rows(X)
+    counts, means = np.zeros(len(first)), np.zeros((len(first), Y.shape[1]))
+    np.add.at(counts, group, weights)
     np.add.at(means, group, Y * weights[:, None])
-    return X[np.sort(first)], means / counts[:, None], counts
+    return X[first], means / counts[:, None], counts
 
 
 def is_binary(X: Array) -> bool:

@@ -42,6 +42,7 @@ class _PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     groups_: tuple[Group, ...]
     coordinates_: Coordinates
+    exact_effects = True
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new run."""
@@ -75,12 +76,16 @@ class _PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         both = self._by_target(lambda p: np.stack(p.pair_effects(lattice, nodes, weights)), (2, K, K))
         return both[0], both[1]
 
-    def covariance(self, X: ArrayLike) -> Array:
-        """Return the posterior covariance of g between subsets in units of its scale, averaged over targets, (n, n)."""
+    def covariance(self, X: ArrayLike) -> tuple[Array, float]:
+        """Return the posterior covariance of g between subsets (n, n) and the noise of one run, averaged over targets.
+
+        Both are relative to the variance of the process.
+        """
         coordinates = self.coordinates_(self._subsets(X))
-        shares = [len(group.targets) for group in self.groups_]
-        parts = [share * group.posterior.covariance(coordinates) for share, group in zip(shares, self.groups_)]
-        return np.asarray(sum(parts) / sum(shares))
+        shares = np.array([len(group.targets) for group in self.groups_]) / self.n_targets_
+        posteriors = [group.posterior for group in self.groups_]
+        covariance = sum(share * p.covariance(coordinates) for share, p in zip(shares, posteriors, strict=True))
+        return np.asarray(covariance), float(shares @ [p.alpha for p in posteriors])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -271,7 +276,7 @@ class CombinedSurrogate(_PosteriorSurrogate):
         self.random_state = random_state
 
     @property
-    def is_product_kernel(self) -> bool:
+    def exact_effects(self) -> bool:
         """Whether predictions are those of the product-kernel model, so that effects are exact."""
         return self.outcome_scale == "raw"
 

@@ -1,0 +1,142 @@
+"""What a table of runs may hold: numbers, names, directions and cells.
+
+`Outcomes` sends everything it is given through here, and so do the readers of files, which know on which line
+a bad cell is. Each function gives back the clean form, or raises an `InputError` that says what to change.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.errors import InputError, did_you_mean, some_of
+
+Floats = NDArray[np.float64]
+Directions = bool | str | Iterable[str] | Iterable[bool]
+
+# Control characters, half surrogates and byte-order marks do not survive a text file.
+_UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufeff]")
+
+
+def as_table(subsets: Any, values: Any) -> tuple[Floats, Floats, list[str] | None, list[str] | None]:
+    """Arrays of shape (m, K) and (m, T), copied, and the column names of each where it is a DataFrame."""
+    S, tasks = as_numbers(subsets, "subsets")
+    Y, targets = as_numbers(values, "values")
+    Y = Y[:, None] if Y.ndim == 1 else Y
+    for array, what in ((S, "subsets"), (Y, "values")):
+        if array.ndim != 2 or array.shape[1] < 1:
+            raise InputError(
+                f"The '{what}' of Outcomes must be a 2-D array with a row per run and at least one column. "
+                f"Got shape {array.shape} instead."
+            )
+    if len(S) != len(Y):
+        raise InputError(
+            "The 'subsets' and 'values' of Outcomes must have the same number of rows, one per run. "
+            f"Got {len(S)} and {len(Y)} instead."
+        )
+    return S, Y, tasks, targets
+
+
+def as_numbers(data: Any, what: str) -> tuple[Floats, list[str] | None]:
+    """Copy as float64, and the column names where the data come from pandas."""
+    pandas = sys.modules.get("pandas")  # whoever holds a frame has imported it
+    if pandas is not None and isinstance(data, pandas.DataFrame | pandas.Series):
+        frame = pandas.DataFrame(data)
+        for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
+            if not pandas.api.types.is_numeric_dtype(dtype) or dtype.kind == "c":
+                raise InputError(f"Column '{name}' of '{what}' must hold numbers. Got {dtype} instead.")
+        named = isinstance(data, pandas.DataFrame) or data.name is not None
+        numbers = frame.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+        return numbers, listed(frame.columns) if named else None
+    try:
+        array = np.asarray(data)
+    except ValueError as error:
+        raise InputError(
+            f"The '{what}' must be a regular array of numbers, with rows of one length."
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"The '{what}' must be an array of numbers. Got dtype {array.dtype} instead.")
+    return array.astype(np.float64), None
+
+
+def listed(names: str | Iterable[str]) -> list[str]:
+    """Names as a list, a single one too."""
+    return [names] if isinstance(names, str) else [str(name) for name in names]
+
+
+def as_names(given: Iterable[str] | None, kind: str, count: int) -> tuple[str, ...]:
+    """Names without surrounding white space, distinct and writable; numbered where none are given."""
+    if given is None:
+        return tuple(f"{kind}_{place}" for place in range(count))
+    names = tuple(name.strip() for name in listed(given))
+    if len(names) != count:
+        raise InputError(
+            f"There must be one name per {kind} column, {count} in all. Got {len(names)} names instead."
+        )
+    for name in names:
+        if not name or _UNWRITABLE.search(name):
+            raise InputError(
+                f"The name of each {kind} must be non-empty text without control characters. Got {name!r}."
+            )
+    if again := repeated(names):
+        raise InputError(f"The name of each {kind} must be unique. These come more than once: {again}.")
+    return names
+
+
+def repeated(names: Iterable[str]) -> str:
+    """Names that come more than once, as text; empty where all are distinct."""
+    again = [repr(name) for name, times in Counter(names).items() if times > 1]
+    return some_of(again) if again else ""
+
+
+def places(wanted: Collection[Any], names: Sequence[str], kind: str) -> list[int]:
+    """Where each of the wanted names is among the names."""
+    place = {name: at for at, name in enumerate(names)}
+    for name in wanted:
+        if name not in place:
+            raise InputError(f"There is no {kind} '{name}'. {did_you_mean(str(name), names)}")
+    return [place[name] for name in wanted]
+
+
+def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[bool, ...]:
+    """Whether higher is better, for each target."""
+    if maximize is None or isinstance(maximize, bool):
+        return (bool(maximize),) * len(targets)
+    given = [maximize] if isinstance(maximize, str) else list(maximize)
+    if not given or not all(isinstance(up, bool | np.bool_) for up in given):
+        up = places(given, targets, "target")
+        return tuple(place in up for place in range(len(targets)))
+    if len(given) != len(targets):
+        raise InputError(
+            f"The 'maximize' parameter must have one bool per target, {len(targets)} in all. "
+            f"Got {len(given)} instead."
+        )
+    return tuple(map(bool, given))
+
+
+def check_weights(S: Floats, names: Sequence[str], lines: Sequence[int] | None = None) -> None:
+    """Refuse weights that are missing, infinite or negative; ``lines`` are those of the rows in a file."""
+    _refuse(np.isnan(S), "a task column cannot be empty; write 0 or 1, or a weight", S, names, lines)
+    _refuse(np.isinf(S), "a weight must be finite", S, names, lines)
+    _refuse(S < 0, "a weight must be at least 0", S, names, lines)
+
+
+def check_values(Y: Floats, names: Sequence[str], lines: Sequence[int] | None = None) -> None:
+    """Refuse outcomes that are infinite; ``lines`` are those of the rows in a file."""
+    rule = "an outcome must be finite; leave it empty (NaN) if it was not measured"
+    _refuse(np.isinf(Y), rule, Y, names, lines)
+
+
+def _refuse(
+    bad: NDArray[np.bool_], rule: str, cells: Floats, names: Sequence[str], lines: Sequence[int] | None
+) -> None:
+    if bad.any():
+        row, column = np.argwhere(bad)[0]
+        where = f"row {row} (counted from 0)" if lines is None else f"line {lines[row]}"
+        raise InputError(f"{where}, column '{names[column]}': {rule}. Got {cells[row, column]} instead.")

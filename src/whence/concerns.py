@@ -1,0 +1,114 @@
+"""What deserves a look in a table before an answer is trusted.
+
+Beside the flow: a table that `Outcomes` accepts can still be one from which some effect cannot be told. Each
+such case is a sentence that names the columns. `Outcomes.concerns` is how others ask for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import NDArray
+
+from whence.checks import Floats
+from whence.errors import counted, some_of
+from whence.outcomes import Outcomes, distinct_rows
+
+_MOST_FOR_RANK = 2000  # columns; beyond this the search for linear relations would take minutes
+
+
+def concerns(runs: Outcomes) -> list[str]:
+    """Sentences on what deserves a look; empty when there is nothing to say.
+
+    Rows that all have the same sum, as in fixed-size and mixture designs, are no concern.
+
+    Examples
+    --------
+    >>> concerns(Outcomes([[1, 0], [0, 1]], [1.0, 5.0]))
+    ['The table has only 2 runs; a surrogate needs at least 3.']
+    """
+    if runs.n_runs < 3:
+        few = f"The table has only {counted(runs.n_runs, 'run')}; a surrogate needs at least 3."
+        return [few, *_targets(runs)]
+    return [*_single_columns(runs), *_columns_together(runs), *_targets(runs)]
+
+
+def _named(what: str, names: Iterable[str], limit: int = 8) -> list[str]:
+    """Sentence that names them, in a list; an empty list where there are none."""
+    listed = list(names)
+    return [f"{what}: {some_of(listed, limit)}."] if listed else []
+
+
+def _single_columns(runs: Outcomes) -> list[str]:
+    S = runs.subsets
+    binary = ((S == 0) | (S == 1)).all(axis=0)
+    constant = (S[0] == S).all(axis=0)
+    counter = ~binary & (np.diff(S, axis=0) == 1).all(axis=0)
+    odd = ~binary & ~counter & (binary.mean() > 0.5)
+
+    def named(what: str, which: NDArray[np.bool_]) -> list[str]:
+        return _named(what, (runs.task_names[task] for task in np.flatnonzero(which)))
+
+    return [
+        *named("Tasks in every run alike, so that their effect cannot be seen", constant & (S[0] > 0)),
+        *named("Tasks in no run, so that their effect cannot be seen", constant & (S[0] == 0)),
+        *named("Columns that count the rows; ignore them if they are not tasks", counter),
+        *named("Columns that are not 0/1 while most are; ignore them if they are not tasks", odd),
+    ]
+
+
+def _columns_together(runs: Outcomes) -> list[str]:
+    S, names = runs.subsets, runs.task_names
+    varying = np.flatnonzero((S[0] != S).any(axis=0))
+    leaders, group = distinct_rows(S[:, varying].T)
+    alike = np.split(varying[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group)))[:-1]
+    shown = (f"({some_of((names[task] for task in same), 4)})" for same in alike if len(same) > 1)
+    found = _named("Identical task columns, whose effects cannot be told apart", shown, 4)
+    first, _ = distinct_rows(S)
+    if len(first) < runs.n_tasks:
+        found.append(
+            f"There are {counted(len(first), 'distinct subset')} for {runs.n_tasks} tasks: with fewer "
+            "subsets than tasks, the effects of single tasks cannot all be told apart."
+        )
+    single = varying[leaders]
+    if not 1 < len(single) <= _MOST_FOR_RANK or len(single) >= len(first):
+        return found
+    sums = S.sum(axis=1)
+    expected = int(np.ptp(sums) <= 1e-8 * sums.max())  # fixed-size and mixture designs are so by intent
+    rows = S[np.ix_(first, single)]
+    for part in (rows[: 4 * len(single)], rows):  # the first rows mostly show that there is no relation
+        count, shortest = _relations(part)
+        if count <= expected:
+            return found
+    return [
+        *found,
+        f"Task columns follow from each other ({counted(count - expected, 'relation')}), so that their "
+        f"effects cannot be told apart; the shortest: {some_of(names[single[task]] for task in shortest)}.",
+    ]
+
+
+def _relations(S: Floats) -> tuple[int, list[int]]:
+    """How many linear relations the centred columns have, and the columns of the shortest one found."""
+    X = S - S.mean(axis=0)
+    X = X / np.maximum(np.linalg.norm(X, axis=0), np.finfo(np.float64).tiny)
+    R, order = scipy.linalg.qr(np.linalg.qr(X, mode="r"), mode="r", pivoting=True)
+    rank = int((np.abs(np.diag(R)) > 1e-9).sum())
+    weights = scipy.linalg.solve_triangular(R[:rank, :rank], R[:rank, rank:])
+    relations = [[*order[:rank][np.abs(w) > 1e-6], order[rank + place]] for place, w in enumerate(weights.T)]
+    return len(relations), sorted(int(column) for column in min(relations, key=len, default=[]))
+
+
+def _targets(runs: Outcomes) -> list[str]:
+    missing, same = [], []
+    for name, column in zip(runs.target_names, runs.values.T, strict=True):
+        measured = column[~np.isnan(column)]
+        if len(measured) < runs.n_runs:
+            missing.append(f"{name} ({runs.n_runs - len(measured)} of {runs.n_runs} missing)")
+        if len(measured) > 1 and (measured == measured[0]).all():
+            same.append(name)
+    return [
+        *_named("Targets not measured in every run", missing),
+        *_named("Targets with the same value in every run, so that no effect can be seen", same),
+    ]

@@ -1,0 +1,333 @@
+"""Files of runs: csv, parquet and npz, read into `Outcomes` and written from it.
+
+Where most users enter the flow: a file with a row per run, which may come from a spreadsheet, from pandas or
+from an earlier `Outcomes.write`. A reader finds the columns, gives each its role, and hands what is left to
+`Outcomes`; what does not fit is an `InputError` that names the file, and the line where the format has lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.checks import (
+    Directions,
+    Floats,
+    as_directions,
+    as_names,
+    as_table,
+    check_values,
+    check_weights,
+    listed,
+)
+from whence.columns import Wanted, choose
+from whence.errors import InputError, some_of
+from whence.outcomes import Outcomes
+
+_WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(
+    ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan
+)
+
+
+def read_outcomes(
+    path: str | os.PathLike[str],
+    outcomes: str | Iterable[str] | None = None,
+    *,
+    tasks: str | Iterable[str] | None = None,
+    ignore: str | Iterable[str] = (),
+    maximize: Directions = (),
+) -> Outcomes:
+    r"""Table of runs from a file, with a row per run.
+
+    A cell of a task column is 0 or 1 (or False, True), or a weight of at least 0. An empty, ``nan`` or ``NA``
+    cell of an outcome column means not measured yet. What does not fit is an `InputError` that says where.
+
+    Parameters
+    ----------
+    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz
+        An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names.
+    outcomes : str or sequence of str, optional
+        Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`).
+    tasks : str or sequence of str, optional
+        Columns that hold tasks; every other column where not given.
+    ignore : str or sequence of str
+        Columns that are neither.
+    maximize : bool, sequence of target names, or sequence of bool
+        For which targets higher is better; empty means as the file says, or none.
+
+    Returns
+    -------
+    Outcomes
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "runs.csv")
+    ...     _ = file.write_text("run,code,math,acc\nx,1,0,0.4\ny,1,1,0.7\n")
+    ...     read_outcomes(file, ["acc"], ignore=["run"], maximize=["acc"])
+    Outcomes: 2 runs × 2 tasks → acc (higher is better); 2 distinct subsets
+    """
+    path = Path(path)
+    up: Any = maximize if isinstance(maximize, bool | str) else list(maximize)
+    wanted = Wanted(
+        outcomes=None if outcomes is None else listed(outcomes),
+        tasks=None if tasks is None else listed(tasks),
+        ignore=listed(ignore),
+    )
+    try:
+        if path.is_dir():
+            raise InputError("this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz).")
+        read = {"npz": _read_npz, "parquet": _read_parquet}.get(_kind(path), _read_text)
+        if not path.exists():
+            raise InputError("there is no such file.")
+        found = read(path, wanted)
+        if found["provenance"] is None:
+            found["provenance"] = {"source": str(path)}
+        if up != []:
+            found["maximize"] = up
+        return Outcomes(**found)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+
+
+def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
+    """Write a table to a file that `read_outcomes` reads; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    runs : Outcomes
+    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz
+        CSV carries columns only; Parquet and npz also which are targets, their direction, and provenance.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_outcomes(Outcomes([[1, 0]], [0.9]), f"{folder}/runs.npz")
+    ...     read_outcomes(f"{folder}/runs.npz")
+    Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
+    """
+    path = Path(path)
+    write = {"npz": _write_npz, "parquet": _write_parquet}.get(_kind(path), _write_text)
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        write(runs, partial)
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _kind(path: Path) -> str:
+    kinds = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
+    for kind in kinds:
+        if path.name.lower().endswith(f".{kind}"):
+            return kind
+    raise InputError(f"A file of runs must end in .{', .'.join(kinds)}. Got '{path.name}' instead.")
+
+
+# ---- text ------------------------------------------------------------------------------------------------
+# The csv module and float() rather than pandas: lines are numbered right, numbers are exact, short rows are
+# seen rather than filled up, and a table of 10^5 columns takes a fraction of the time.
+
+
+def _open_text(path: Path, mode: str) -> Any:
+    opener: Any = gzip.open if _kind(path).endswith(".gz") else open
+    # The byte-order mark that spreadsheets write is not a part of the first name.
+    return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8", newline="")
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if _kind(path).startswith("tsv") else ","
+
+
+def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
+    rows: list[Floats] = []
+    lines: list[int] = []
+    line = 1
+    try:
+        with _open_text(path, "rt") as file:
+            numbered = _numbered(csv.reader(file, delimiter=_delimiter(path), strict=True))
+            header = next((cells for _, cells in numbered if any(map(str.strip, cells))), None)
+            if header is None:
+                raise InputError("the file is empty; its first line must name the columns.")
+            chosen = choose([cell.strip() or f"Unnamed: {at}" for at, cell in enumerate(header)], wanted)
+            pick = itemgetter(*chosen.places)
+            for line, cells in numbered:
+                if len(cells) != len(header):
+                    raise InputError(
+                        f"line {line} has {len(cells)} cells where the header has {len(header)}."
+                    )
+                rows.append(_parse(pick(cells), chosen.names, line))
+                lines.append(line)
+    except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(
+            f"this is not a text table in UTF-8; reading stopped near line {line} ({error})."
+        ) from error
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
+    found = chosen.arguments(table, {}, None)
+    check_weights(found["subsets"], found["task_names"], lines)
+    check_values(found["values"], found["target_names"], lines)
+    return found
+
+
+def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the line it starts on."""
+    line = 1
+    for cells in reader:
+        if len(cells) > 1 or "".join(cells).strip():
+            yield line, cells
+        line = reader.line_num + 1
+
+
+def _parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
+    try:
+        if "_" not in "".join(cells):  # float() would take 1_000
+            return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
+    except ValueError:
+        pass
+    return np.array([_number(cell, name, line) for cell, name in zip(cells, names, strict=True)])
+
+
+def _number(cell: str, name: str, line: int) -> float:
+    word = cell.strip().lower()
+    if word in _WORDS:
+        return _WORDS[word]
+    if "_" not in word:
+        with suppress(ValueError):
+            return float(word)
+    raise InputError(
+        f"line {line}, column '{name}': '{cell[:40]}' is not a number. "
+        f"If the column is neither a task nor an outcome, leave it out with ignore=['{name}']."
+    )
+
+
+def _write_text(runs: Outcomes, path: Path) -> None:
+    with _open_text(path, "wt") as file:
+        writer = csv.writer(file, delimiter=_delimiter(path), lineterminator="\n")
+        writer.writerow([*runs.task_names, *runs.target_names])
+        for subset, values in zip(runs.subsets.tolist(), runs.values.tolist(), strict=True):
+            weights = [int(weight) if weight in (0, 1) else weight for weight in subset]
+            writer.writerow([*weights, *("" if value != value else value for value in values)])
+
+
+# ---- npz -------------------------------------------------------------------------------------------------
+
+
+_KEYS = {  # and the short one that may stand for each
+    "subsets": "S",
+    "values": "Y",
+    "task_names": "S_names",
+    "target_names": "Y_names",
+    "maximize": "maximize",
+    "provenance": "provenance",
+}
+
+
+def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
+    if not zipfile.is_zipfile(path):
+        raise InputError("this is not an npz file (a zip archive of arrays), or it is cut short.")
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            held = archive.files
+            keys = {field: field if field in held else short for field, short in _KEYS.items()}
+            arrays = {field: archive[key] for field, key in keys.items() if key in held}
+        for field, kind in (("task_names", str), ("target_names", str), ("maximize", bool)):
+            arrays[field] = arrays[field].astype(kind).ravel().tolist() if field in arrays else None
+        provenance = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else None
+    except Exception as error:  # a damaged archive makes numpy raise almost anything
+        hint = " Save plain numbers and text: whence never unpickles." if "allow_pickle" in str(error) else ""
+        raise InputError(f"this npz file cannot be read ({_brief(error)}).{hint}") from error
+    if not {"subsets", "values"} <= set(arrays):
+        raise InputError(
+            f"an npz file must hold 'subsets' and 'values' (or S and Y). It holds: {some_of(held)}."
+        )
+    S, Y, *_ = as_table(arrays["subsets"], arrays["values"])
+    tasks = as_names(arrays["task_names"], "task", S.shape[1])
+    targets = as_names(arrays["target_names"], "outcome", Y.shape[1])
+    chosen = choose([*tasks, *targets], wanted, targets)
+    up = dict(zip(targets, as_directions(arrays["maximize"], targets), strict=True))
+    return chosen.arguments(np.hstack([S, Y])[:, chosen.places], up, provenance)
+
+
+def _write_npz(runs: Outcomes, path: Path) -> None:
+    with open(path, "wb") as file:  # to a path, numpy would add .npz after .NPZ
+        np.savez_compressed(
+            file,
+            subsets=runs.subsets.astype(np.uint8) if runs.is_binary else runs.subsets,
+            values=runs.values,
+            task_names=np.array(runs.task_names),
+            target_names=np.array(runs.target_names),
+            maximize=np.array(runs.maximize),
+            provenance=np.array(json.dumps(runs.provenance)),
+        )
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+# ---- parquet ---------------------------------------------------------------------------------------------
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError('Parquet files need pyarrow: pip install "whence[parquet]".') from error
+    return pyarrow
+
+
+def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
+    pa = _pyarrow()
+    try:
+        with pa.parquet.ParquetFile(path) as file:
+            table = file.read(use_threads=False)
+        note = json.loads((table.schema.metadata or {}).get(b"whence", b"{}"))
+        targets = [str(name) for name in note.get("target_names", ())]
+        up = dict(zip(targets, map(bool, note.get("maximize", ())), strict=True))
+        provenance = dict(note["provenance"]) if note else None
+        names = [name.strip() for name in table.column_names]
+        if note and names != [*note["task_names"], *targets]:
+            raise ValueError("its columns are not those that whence wrote")
+    except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
+    chosen = choose(names, wanted, targets)
+    columns = [_floats(pa, table.column(place), names[place]) for place in chosen.places]
+    return chosen.arguments(np.column_stack(columns), up, provenance)
+
+
+def _floats(pa: Any, column: Any, name: str) -> Floats:
+    is_a = pa.types
+    tests = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_decimal, is_a.is_null)
+    if not any(test(column.type) for test in tests):
+        raise InputError(
+            f"column '{name}' holds {column.type} and not numbers. "
+            f"If it is neither a task nor an outcome, leave it out with ignore=['{name}']."
+        )
+    return np.asarray(column.cast("double", safe=False).to_numpy(), dtype=np.float64)
+
+
+def _write_parquet(runs: Outcomes, path: Path) -> None:
+    pa = _pyarrow()
+    note = {field: getattr(runs, field) for field in ("task_names", "target_names", "maximize", "provenance")}
+    columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
+    table = pa.Table.from_arrays(
+        [pa.array(column) for column in columns], [*runs.task_names, *runs.target_names]
+    )
+    pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), path)

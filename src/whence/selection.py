@@ -1,0 +1,430 @@
+"""Selection: the subset to use, by predicted outcome under constraints.
+
+Exact where that is feasible (all subsets tried, or a mixed-integer program for additive surrogates), otherwise greedy
+additions, removals and swaps from several starts; the result says which. What to measure next is in
+:mod:`whence.suggestion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from math import comb
+from typing import Any
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from whence.attribution import attribute
+from whence.errors import InputError
+from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.choose import Model
+from whence.surrogates.kernels import Array
+
+EXHAUSTIVE_SUBSETS = 200_000
+STARTS = 8
+MIXTURE_DRAWS = 20_000
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The chosen subset, what is predicted for it, and what it is compared with.
+
+    Attributes
+    ----------
+    subset : (K,)
+        0/1, or weights for mixtures.
+    tasks : tuple of str
+        The names of the tasks in it.
+    predicted, std : (T,)
+        Predicted outcome of every target, and the std of a new run.
+    objective : str
+        What was optimised, in words.
+    value, best_run : float
+        The objective for this subset, and for the best measured run that meets the constraints (NaN if none does).
+    how : str
+        How the search was done.
+    """
+
+    subset: Array
+    tasks: tuple[str, ...]
+    predicted: Array
+    std: Array
+    target_names: tuple[str, ...]
+    objective: str
+    value: float
+    best_run: float
+    how: str
+
+    def __str__(self) -> str:
+        lines = [f"{', '.join(self.tasks) or '(no task)'}", f"  {self.objective}: {self.value:.6g}; {self.how}"]
+        if not np.isnan(self.best_run):
+            lines.append(f"  best measured run that meets the constraints: {self.best_run:.6g}")
+        for name, mean, std in list(zip(self.target_names, self.predicted, self.std, strict=True))[:10]:
+            lines.append(f"  {name}: {mean:.6g} ± {std:.3g}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Which subsets may be chosen."""
+
+    include: Array  # (K,) bool
+    exclude: Array  # (K,) bool
+    smallest: int
+    largest: int
+    costs: Array  # (K,)
+    budget: float
+
+    def allow(self, subsets: Array) -> Array:
+        """Return which rows are allowed, (n,) bool."""
+        sizes = subsets.sum(1)
+        return np.asarray(
+            (sizes >= self.smallest)
+            & (sizes <= self.largest)
+            & (subsets @ self.costs <= self.budget * (1 + 1e-12))
+            & (subsets[:, self.include.astype(bool)] == 1).all(1)
+            & (subsets[:, self.exclude.astype(bool)] == 0).all(1)
+        )
+
+
+def select(
+    model: Model,
+    *,
+    size: int | None = None,
+    max_size: int | None = None,
+    costs: Mapping[str, float] | None = None,
+    budget: float | None = None,
+    include: Iterable[str] = (),
+    exclude: Iterable[str] = (),
+    target: str | None = None,
+    risk: float = 0.0,
+    by: str = "prediction",
+    seed: int = 0,
+) -> Selection:
+    """Return the best subset under constraints, by predicted outcome.
+
+    Parameters
+    ----------
+    model : Model
+    size, max_size : int, optional
+        Exactly, or at most, so many tasks. At least one task is always chosen.
+    costs, budget : mapping from task to cost, float
+        The chosen tasks may cost at most the budget; a task without a cost is free.
+    include, exclude : iterable of str
+        Tasks that must, or must not, be in.
+    target : str, optional
+        The target to optimise; the mean over all targets if not given (they must then agree on the direction).
+    risk : float
+        Optimise the prediction less ``risk`` standard deviations (in the unfavourable direction).
+    by : {"prediction", "attribution"}
+        "attribution" takes the ``size`` tasks of best inclusion score, as in the paper.
+    seed : int
+        Of the random starts, where not all subsets can be tried.
+
+    Examples
+    --------
+    >>> import whence
+    >>> S = whence.Exhaustive().draw(4)
+    >>> runs = whence.Outcomes(subsets=S, values=S[:, 0] + S[:, 1] - S[:, 2], task_names=list("abcd"), maximize=True)
+    >>> select(whence.fit(runs), size=2).tasks
+    ('a', 'b')
+    """
+    goodness, objective = _objective(model, target, risk)
+    if not model.outcomes.is_binary:
+        if any(v is not None for v in (size, max_size, costs, budget)) or by == "attribution" or tuple(include):
+            raise InputError(
+                "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
+                "by='attribution' are about tasks that are in or out."
+            )
+        return _select_mixture(model, goodness, objective, _mask(model, exclude), seed)
+    constraints = _constraints(model, size, max_size, costs, budget, include, exclude)
+    if by == "attribution":
+        chosen = _top_by_attribution(model, constraints, size, target)
+        how = "the tasks of best inclusion score"
+    elif by == "prediction":
+        chosen, how = _search(model, goodness, constraints, target, risk, seed)
+    else:
+        raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
+    return _result(model, chosen, goodness, objective, how, constraints.allow(model.outcomes.subsets), target)
+
+
+def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[[Array], Array], str]:
+    """A function from subsets to what is to be maximised, and its name in words."""
+    if not risk >= 0:
+        raise InputError(f"The 'risk' parameter must be zero or more. Got {risk} instead.")
+    columns, sign = objective_columns(model, target)
+    name = target if target is not None else model.target_names[0]
+    words = f"predicted {name}" if len(columns) == 1 else f"mean prediction over {len(columns)} targets"
+    if risk:
+        words += f" less {risk:g} std"
+
+    def goodness(subsets: Array) -> Array:
+        if not risk:
+            return sign * model.predict(subsets)[:, columns].mean(1)
+        mean, std = model.predict(subsets, return_std=True)
+        return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
+
+    return goodness, words
+
+
+def objective_columns(model: Model, target: str | None) -> tuple[Array, int]:
+    """Return the columns of the targets to optimise and +1 (higher is better) or −1."""
+    if target is not None:
+        if target not in model.target_names:
+            raise InputError(f"There is no target {target!r}. The targets are: {', '.join(model.target_names[:20])}.")
+        columns = np.array([model.target_names.index(target)])
+    else:
+        columns = np.arange(len(model.target_names))
+    directions = {model.maximize[c] for c in columns}
+    if len(directions) > 1:
+        raise InputError("Some targets are to be maximised and some minimised. Name the one to optimise with target=.")
+    return columns, 1 if directions.pop() else -1
+
+
+def _mask(model: Model, names: Iterable[str]) -> Array:
+    names = [names] if isinstance(names, str) else list(names)
+    return model.outcomes.subset(names) if names else np.zeros(model.outcomes.n_tasks)
+
+
+def _constraints(
+    model: Model,
+    size: int | None,
+    max_size: int | None,
+    costs: Mapping[str, float] | None,
+    budget: float | None,
+    include: Iterable[str],
+    exclude: Iterable[str],
+) -> Constraints:
+    """Check that the constraints make sense and that some subset meets them."""
+    n_tasks = model.outcomes.n_tasks
+    must, must_not = _mask(model, include), _mask(model, exclude)
+    both = [name for name, a, b in zip(model.task_names, must, must_not, strict=True) if a and b]
+    if both:
+        raise InputError(f"A task cannot be both included and excluded. Got {', '.join(both)}.")
+    for name, value in (("size", size), ("max_size", max_size)):
+        if value is not None and not 1 <= value <= n_tasks:
+            raise InputError(f"The '{name}' must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.")
+    if (costs is None) != (budget is None):
+        raise InputError("Costs and a budget go together. Give both, or neither.")
+    price = np.zeros(n_tasks)
+    for name, cost in (costs or {}).items():
+        if not cost >= 0:
+            raise InputError(f"The cost of task {name!r} must be zero or more. Got {cost} instead.")
+        price += cost * model.outcomes.subset([name])
+    largest = size if size is not None else max_size if max_size is not None else n_tasks
+    smallest = size if size is not None else 1
+    constraints = Constraints(must, must_not, smallest, largest, price, np.inf if budget is None else budget)
+    cheapest = must.copy()
+    free = np.flatnonzero((must == 0) & (must_not == 0))
+    missing = max(0, smallest - int(must.sum()))
+    cheapest[free[np.argsort(price[free], kind="stable")][:missing]] = 1
+    if not constraints.allow(cheapest[None])[0]:
+        raise InputError(
+            "No subset meets the constraints: "
+            f"{int(must.sum())} tasks must be in, {len(free)} are free, "
+            f"{smallest} to {largest} are wanted, and the cheapest such subset costs {cheapest @ price:g}"
+            + (f" of a budget of {budget:g}." if budget is not None else ".")
+        )
+    return constraints
+
+
+def _search(
+    model: Model,
+    goodness: Callable[[Array], Array],
+    constraints: Constraints,
+    target: str | None,
+    risk: float,
+    seed: int,
+) -> tuple[Array, str]:
+    free = np.flatnonzero((constraints.include == 0) & (constraints.exclude == 0))
+    fixed = int(constraints.include.sum())
+    counts = range(max(0, constraints.smallest - fixed), min(len(free), constraints.largest - fixed) + 1)
+    total = sum(comb(len(free), n) for n in counts)
+    if total <= EXHAUSTIVE_SUBSETS:
+        return _best_of_all(goodness, constraints, free, counts), f"best of all {total:,} allowed subsets"
+    surrogates = [part.surrogate for part in model.parts]
+    if not risk and all(isinstance(surrogate, AdditiveSurrogate) for surrogate in surrogates):
+        return _best_additive(model, constraints, target), "exact: integer program on additive effects"
+    chosen, starts = _greedy_swaps(model, goodness, constraints, seed)
+    return chosen, f"greedy with swaps, best of {starts} starts ({total:.1e} allowed subsets are too many to try)"
+
+
+def _best_of_all(
+    goodness: Callable[[Array], Array], constraints: Constraints, free: Array, counts: Iterable[int]
+) -> Array:
+    best, best_value = constraints.include, -np.inf
+    for count in counts:
+        members = np.array(list(combinations(free, count)), dtype=int).reshape(-1, count)
+        for start in range(0, len(members), 20_000):
+            block = members[start : start + 20_000]
+            subsets = np.repeat(constraints.include[None], len(block), axis=0)
+            subsets[np.arange(len(block))[:, None], block] = 1
+            subsets = subsets[constraints.allow(subsets)]
+            if len(subsets):
+                values = goodness(subsets)
+                if values.max() > best_value:
+                    best, best_value = subsets[values.argmax()], values.max()
+    return best
+
+
+def _best_additive(model: Model, constraints: Constraints, target: str | None) -> Array:
+    """Maximise a sum of task effects under linear constraints: a mixed-integer program, solved exactly by HiGHS."""
+    columns, sign = objective_columns(model, target)
+    effects = np.zeros((model.outcomes.n_tasks, model.outcomes.n_targets))
+    for part in model.parts:
+        effects[:, part.targets] = part.surrogate.coef_
+    gain = sign * effects[:, columns].mean(1)
+    rows = [LinearConstraint(np.ones((1, len(gain))), constraints.smallest, constraints.largest)]
+    if np.isfinite(constraints.budget):
+        rows.append(LinearConstraint(constraints.costs[None], -np.inf, constraints.budget))
+    found = milp(
+        -gain,
+        integrality=np.ones(len(gain)),
+        bounds=Bounds(constraints.include, 1 - constraints.exclude),
+        constraints=rows,
+    )
+    return np.round(found.x)
+
+
+def _greedy_swaps(
+    model: Model, goodness: Callable[[Array], Array], constraints: Constraints, seed: int
+) -> tuple[Array, int]:
+    """Climb from several starts: the best single addition, removal or swap, until none improves."""
+    rng = np.random.default_rng(seed)
+    starts = _starts(model, goodness, constraints, rng)
+    best, best_value = starts[0], -np.inf
+    for start in starts:
+        current, value = start, goodness(start[None])[0]
+        while True:
+            moves = _moves(current, constraints)
+            if not len(moves):
+                break
+            values = goodness(moves)
+            if values.max() <= value + 1e-12 * abs(value):
+                break
+            current, value = moves[values.argmax()], values.max()
+        if value > best_value:
+            best, best_value = current, value
+    return best, len(starts)
+
+
+def _moves(subset: Array, constraints: Constraints) -> Array:
+    """All allowed subsets one addition, removal or swap away."""
+    inside = np.flatnonzero((subset == 1) & (constraints.include == 0))
+    outside = np.flatnonzero((subset == 0) & (constraints.exclude == 0))
+    flips = np.concatenate([inside, outside])
+    single = np.repeat(subset[None], len(flips), axis=0)
+    single[np.arange(len(flips)), flips] = 1 - subset[flips]
+    drop, add = (grid.ravel() for grid in np.meshgrid(inside, outside))
+    swap = np.repeat(subset[None], len(drop), axis=0)
+    swap[np.arange(len(drop)), drop] = 0
+    swap[np.arange(len(drop)), add] = 1
+    moves = np.vstack([single, swap])
+    return np.asarray(moves[constraints.allow(moves)])
+
+
+def _starts(
+    model: Model, goodness: Callable[[Array], Array], constraints: Constraints, rng: np.random.Generator
+) -> list[Array]:
+    """The best allowed runs, and random allowed subsets filled up task by task."""
+    runs = np.unique(model.outcomes.subsets, axis=0)
+    runs = runs[constraints.allow(runs)]
+    starts = list(runs[np.argsort(-goodness(runs))[: STARTS // 2]]) if len(runs) else []
+    free = np.flatnonzero((constraints.include == 0) & (constraints.exclude == 0))
+    while len(starts) < STARTS:
+        subset = constraints.include.copy()
+        # Cheap tasks first fill up a tight budget; otherwise the order is random.
+        order = free[np.argsort(constraints.costs[free] * (0.5 + rng.random(len(free))) + 1e-9 * rng.random(len(free)))]
+        wanted = rng.integers(constraints.smallest, constraints.largest + 1)
+        for task in order:
+            if subset.sum() >= wanted:
+                break
+            subset[task] = 1
+            if subset @ constraints.costs > constraints.budget:
+                subset[task] = 0
+        if not constraints.allow(subset[None])[0]:
+            subset = constraints.include.copy()
+            missing = max(0, constraints.smallest - int(subset.sum()))
+            subset[free[np.argsort(constraints.costs[free], kind="stable")][:missing]] = 1
+        starts.append(subset)
+    return starts
+
+
+def _top_by_attribution(model: Model, constraints: Constraints, size: int | None, target: str | None) -> Array:
+    if size is None or np.isfinite(constraints.budget):
+        raise InputError("Selecting by attribution takes the best tasks up to a size: give size=, and no budget.")
+    columns, sign = objective_columns(model, target)
+    scores = sign * attribute(model, "inclusion").scores[:, columns].mean(1)
+    scores[constraints.include == 1] = np.inf
+    scores[constraints.exclude == 1] = -np.inf
+    chosen = np.zeros(len(scores))
+    chosen[np.argsort(-scores, kind="stable")[:size]] = 1
+    return chosen
+
+
+def _select_mixture(
+    model: Model, goodness: Callable[[Array], Array], objective: str, exclude: Array, seed: int
+) -> Selection:
+    """Random mixtures like the measured ones, then transfers of weight between two tasks while they improve."""
+    rng = np.random.default_rng(seed)
+    runs = model.outcomes.subsets
+    allowed = (runs[:, exclude == 1] == 0).all(1)
+    if exclude.all():
+        raise InputError("Every task is excluded. Leave at least one in.")
+    pool = mixtures_like(runs, MIXTURE_DRAWS, rng) * (1 - exclude)
+    total = pool.sum(1, keepdims=True)
+    pool = (pool / np.where(total > 0, total, 1) * np.median(runs.sum(1)))[total.ravel() > 0]
+    pool = np.vstack([runs[allowed], pool])
+    values = goodness(pool)
+    current, value = pool[values.argmax()], values.max()
+    giver, taker = np.array([(i, j) for i in range(len(exclude)) for j in np.flatnonzero(exclude == 0) if i != j]).T
+    for share in (0.1, 0.05, 0.02, 0.01):
+        while True:
+            moved = np.minimum(current[giver], share * current.sum())
+            moves = np.repeat(current[None], len(giver), axis=0)
+            moves[np.arange(len(giver)), giver] -= moved
+            moves[np.arange(len(giver)), taker] += moved
+            values = goodness(moves)
+            if values.max() <= value + 1e-9 * abs(value):
+                break
+            current, value = moves[values.argmax()], values.max()
+    how = f"best of {len(pool):,} mixtures, improved by transfers of weight"
+    return _result(model, current, goodness, objective, how, allowed, None)
+
+
+def mixtures_like(runs: Array, n: int, rng: np.random.Generator) -> Array:
+    """Return n mixtures between and around the measured ones: random averages of two runs, weights jittered."""
+    first, second = runs[rng.integers(len(runs), size=(2, n))]
+    share = rng.random((n, 1))
+    mixed = (share * first + (1 - share) * second) * rng.gamma(4.0, 0.25, (n, runs.shape[1]))
+    total = mixed.sum(1, keepdims=True)
+    wanted = (share * first + (1 - share) * second).sum(1, keepdims=True)
+    return np.asarray(mixed * np.divide(wanted, total, out=np.zeros_like(total), where=total > 0))
+
+
+def _result(
+    model: Model,
+    subset: Array,
+    goodness: Callable[[Array], Array],
+    objective: str,
+    how: str,
+    allowed_runs: Array,
+    target: str | None,
+) -> Selection:
+    columns, sign = objective_columns(model, target)
+    predicted, std = model.predict(subset[None], return_std=True)
+    measured = sign * model.outcomes.values[allowed_runs][:, columns].mean(1)
+    measured = measured[~np.isnan(measured)]
+    return Selection(
+        subset=subset,
+        tasks=tuple(model.outcomes.names_of(subset)),
+        predicted=predicted[0],
+        std=std[0],
+        target_names=model.target_names,
+        objective=objective,
+        value=float(sign * goodness(subset[None])[0]),
+        best_run=float(sign * measured.max()) if len(measured) else np.nan,
+        how=how,
+    )

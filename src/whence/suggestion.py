@@ -1,0 +1,132 @@
+"""Suggestion: the next subsets worth measuring, given what the runs so far have shown.
+
+The surrogate's posterior does not need the outcome of a run to know how much that run would teach: suggestions are
+made one after the other, each taking the earlier ones as measured, so that a batch does not ask the same thing twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import ndtr
+
+from whence.designs import Exhaustive
+from whence.errors import InputError
+from whence.selection import mixtures_like, objective_columns
+from whence.surrogates.choose import Model
+from whence.surrogates.kernels import Array
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CANDIDATES = 2000
+ENUMERATED_TASKS = 12
+
+
+@dataclass(frozen=True)
+class Suggestions:
+    """Subsets (n, K) in the order to measure them, with what is predicted for them now, (n, T)."""
+
+    subsets: Array
+    predicted: Array
+    std: Array
+    task_names: tuple[str, ...]
+    target_names: tuple[str, ...]
+    by: str
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per suggested run: a column per task, then predicted outcomes and their std."""
+        import pandas as pd
+
+        frame = pd.DataFrame(self.subsets, columns=list(self.task_names))
+        if np.isin(self.subsets, (0.0, 1.0)).all():
+            frame = frame.astype(int)
+        for t, name in enumerate(self.target_names):
+            frame[f"predicted {name}"] = self.predicted[:, t]
+            frame[f"std {name}"] = self.std[:, t]
+        return frame
+
+    def __str__(self) -> str:
+        return f"to measure next, by {self.by}:\n{self.to_frame().to_string(index=False)}"
+
+
+def suggest(
+    model: Model, n: int = 10, *, by: str = "variance", target: str | None = None, seed: int = 0
+) -> Suggestions:
+    """Return the next ``n`` subsets worth measuring.
+
+    Parameters
+    ----------
+    model : Model
+    n : int
+    by : {"variance", "improvement"}
+        "variance": runs that most reduce the posterior variance over all subsets like the measured ones.
+        "improvement": runs expected to beat the best one so far.
+    target : str, optional
+        The target to improve; the mean over all if not given.
+    seed : int
+        Of the candidate subsets.
+
+    Examples
+    --------
+    >>> import whence
+    >>> S = whence.FixedSize(3).draw(6, 12)
+    >>> model = whence.fit(whence.Outcomes(subsets=S, values=S @ np.arange(6.0)))
+    >>> suggest(model, n=2).subsets.shape
+    (2, 6)
+    """
+    if n < 1:
+        raise InputError(f"The 'n' parameter of suggest must be at least 1. Got {n} instead.")
+    if by not in ("variance", "improvement"):
+        raise InputError(f"The 'by' parameter of suggest must be 'variance' or 'improvement'. Got {by!r} instead.")
+    pool = _candidates(model, n, np.random.default_rng(seed))
+    if len(pool) < n:
+        raise InputError(
+            f"Only {len(pool)} subsets like the measured ones are left to measure. Ask for at most {len(pool)}."
+        )
+    covariance, noise = model.covariance(pool)
+    chosen: list[int] = []
+    if by == "improvement":
+        columns, sign = objective_columns(model, target)
+        mean, std = model.predict(pool, return_std=True)
+        goodness = sign * mean[:, columns].mean(1)
+        # The covariance is relative; the std of predictions brings it to the scale of the outcome.
+        unit = float(np.median(std[:, columns].mean(1) / np.sqrt(np.diag(covariance) + noise)))
+        best = np.nanmax(sign * model.outcomes.values[:, columns].mean(1))
+    for _ in range(n):
+        variance = np.maximum(np.diag(covariance), 1e-300)
+        if by == "variance":
+            worth = (covariance**2).sum(0) / (variance + noise)
+        else:
+            spread = unit * np.sqrt(variance)
+            z = (goodness - best) / spread
+            worth = spread * (z * ndtr(z) + np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))
+        worth[chosen] = -np.inf
+        pick = int(worth.argmax())
+        chosen.append(pick)
+        column = covariance[:, pick].copy()
+        covariance -= np.outer(column, column) / (variance[pick] + noise)
+    predicted, std = model.predict(pool[chosen], return_std=True)
+    return Suggestions(pool[chosen], predicted, std, model.task_names, model.target_names, by)
+
+
+def _candidates(model: Model, n: int, rng: np.random.Generator) -> Array:
+    """Subsets not measured yet that look like the measured ones (as many tasks, or similar mixtures)."""
+    runs = model.outcomes.subsets
+    n_tasks = runs.shape[1]
+    if not model.outcomes.is_binary:
+        return mixtures_like(runs, CANDIDATES + n, rng)
+    sizes = runs.sum(1).astype(int)
+    if n_tasks <= ENUMERATED_TASKS:
+        pool = Exhaustive().draw(n_tasks)
+        pool = pool[np.isin(pool.sum(1), sizes)]
+    else:
+        drawn = rng.choice(sizes, CANDIDATES + n)
+        order = rng.random((len(drawn), n_tasks)).argsort(1).argsort(1)
+        pool = np.unique((order < drawn[:, None]).astype(np.float64), axis=0)
+    seen = {row.tobytes() for row in runs + 0.0}
+    fresh = np.array([row.tobytes() not in seen for row in pool], dtype=bool)
+    pool = pool[fresh & (pool.sum(1) > 0)]
+    return np.asarray(pool[rng.permutation(len(pool))[: CANDIDATES + n]])

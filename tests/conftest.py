@@ -1,0 +1,26 @@
+"""The table that the tests of the table, its concerns and its files share."""
+
+import numpy as np
+import pytest
+
+from whence.outcomes import Outcomes
+
+
+@pytest.fixture
+def runs():
+    """Three targets, replicates, gaps, unicode names, both directions."""
+    rng = np.random.default_rng(0)
+    subsets = (rng.random((12, 4)) < 0.5).astype(float)
+    subsets[6:9] = subsets[:3]
+    subsets[9] = subsets[0]
+    values = rng.normal(size=(12, 3))
+    values[[2, 8], 0] = np.nan
+    values[0, 1] = np.nan
+    return Outcomes(
+        subsets,
+        values,
+        task_names=["code", "Mathe, höher", '数学 "x"', "a_b"],
+        target_names=["loss", "acc", "temps d'exécution"],
+        maximize=["acc"],
+        provenance={"source": "runs.csv", "estimator": "GradEx — π"},
+    )

@@ -1,0 +1,248 @@
+"""Every part of the kernel algebra against loops over all 2^K subsets, on plain and on standardised coordinates."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.polynomial.legendre import leggauss
+
+import whence.surrogates.kernels as kernels
+from whence.surrogates.kernels import RBF, Constant, Kernel, Lattice, Polynomial, Size
+
+
+def lattice_of(kind, n_tasks, rng):
+    """0/1, or the coordinates of standardised columns, or any two numbers (also with "in" below "out")."""
+    if kind == "zero_one":
+        return Lattice(np.zeros(n_tasks), np.ones(n_tasks))
+    if kind == "standardised":
+        center, scale = rng.uniform(0.1, 0.9, n_tasks), rng.uniform(0.2, 0.5, n_tasks)
+        return Lattice(-center / scale, (1 - center) / scale)
+    low = rng.normal(size=n_tasks)
+    return Lattice(low, low + rng.choice([-1, 1], n_tasks) * rng.uniform(0.3, 2, n_tasks))
+
+
+LATTICES = ["zero_one", "standardised", "any"]
+
+
+def parts_of(lattice, rng):
+    """{name: (part, its kernel as a function of two rows)}, the conformance table of this module."""
+    n_tasks = len(lattice.absent)
+    weights, rates = rng.uniform(0.1, 1.0, n_tasks), rng.uniform(0.05, 1.0, n_tasks)
+    rates[-1] = 0.0 if n_tasks > 2 else rates[-1]
+
+    def size_of(x):
+        return sum((a - low) / (high - low) for a, low, high in zip(x, *lattice, strict=True))
+
+    table = {"constant": (Constant(), lambda x, y: 1.0)}
+    for degree in (1, 2, 3):
+        for offset in (0.0, 0.7):
+            part = Polynomial(degree, weights, offset)
+            table[f"poly{degree}+{offset}"] = (part, oracles.polynomial(degree, weights, offset))
+    table["rbf"] = (RBF(rates), oracles.rbf(rates))
+    table["size"] = (
+        Size(0.3, 1 / lattice.step, -float((lattice.absent / lattice.step).sum())),
+        oracles.size(0.3, size_of),
+    )
+    return table
+
+
+NAMES = list(parts_of(Lattice(np.zeros(2), np.ones(2)), np.random.default_rng(0)))
+
+
+def gauss(n):
+    nodes, weights = leggauss(n)
+    return (nodes + 1) / 2, weights / 2
+
+
+MIXTURES = {
+    "none": (np.zeros(1), np.ones(1)),
+    "all": (np.ones(1), np.ones(1)),
+    "half": (np.full(1, 0.5), np.ones(1)),
+    "inclusion": (np.full(1, 0.3), np.full(1, 0.7)),
+    "gauss": gauss(3),
+    "signed": (np.array([0.0, 0.2, 1.0]), np.array([0.5, -1.5, 2.0])),
+}
+
+
+def setting(name, lattice_kind, n_tasks, seed=0):
+    """A part, its oracle, the lattice, all lattice points, and rows Y to hold fixed."""
+    rng = np.random.default_rng(seed)
+    lattice = lattice_of(lattice_kind, n_tasks, rng)
+    part, kernel = parts_of(lattice, rng)[name]
+    subsets = oracles.all_subsets(n_tasks)
+    points = lattice.absent + subsets * lattice.step
+    Y = points[rng.integers(len(points), size=4)]
+    if name != "size":  # the subset size is defined on the lattice alone
+        Y = np.vstack([Y, rng.normal(size=(2, n_tasks))])
+    return part, kernel, lattice, points, Y
+
+
+CASES = [(name, lattice, K) for name in NAMES for lattice in LATTICES for K in (1, 2, 4)]
+
+
+@pytest.mark.parametrize(("name", "lattice_kind", "n_tasks"), CASES)
+def test_gram_and_diagonal_are_those_of_the_loop(name, lattice_kind, n_tasks):
+    part, kernel, _, points, Y = setting(name, lattice_kind, n_tasks)
+    np.testing.assert_allclose(part.gram(points, Y), oracles.gram(kernel, points, Y), atol=1e-12)
+    np.testing.assert_allclose(part.diag(Y), np.diag(oracles.gram(kernel, Y, Y)), atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "lattice_kind", "n_tasks"), CASES)
+@pytest.mark.parametrize("q", [0.0, 0.3, 0.5, 1.0])
+def test_mean_is_the_sum_over_all_subsets(name, lattice_kind, n_tasks, q):
+    part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
+    expected = oracles.bernoulli_weights(n_tasks, q) @ oracles.gram(kernel, points, Y)
+    np.testing.assert_allclose(part.mean(Y, lattice, q), expected, atol=1e-12, rtol=1e-11)
+
+
+@pytest.mark.parametrize("mixture", MIXTURES)
+@pytest.mark.parametrize(("name", "lattice_kind", "n_tasks"), CASES)
+def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture):
+    part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
+    nodes, weights = MIXTURES[mixture]
+    against, among = oracles.gram(kernel, points, Y), oracles.gram(kernel, points, points)
+    main, main_prior = part.main(Y, lattice, nodes, weights), part.main_prior(lattice, nodes, weights)
+    pair = part.pair(Y, lattice, nodes, weights, slice(None))
+    pair_prior = part.pair_prior(lattice, nodes, weights)
+    assert main.shape == (len(Y), n_tasks)
+    assert main_prior.shape == (n_tasks,)
+    assert pair.shape == (len(Y), n_tasks, n_tasks)
+    assert pair_prior.shape == (n_tasks, n_tasks)
+    close = {"atol": 1e-10, "rtol": 1e-10}
+    for k in range(n_tasks):
+        effect = oracles.effect_weights(n_tasks, [k], nodes, weights)
+        np.testing.assert_allclose(main[:, k], effect @ against, **close)
+        np.testing.assert_allclose(main_prior[k], effect @ among @ effect, **close)
+        for j in range(n_tasks):
+            if j != k:
+                effect = oracles.effect_weights(n_tasks, [k, j], nodes, weights)
+                np.testing.assert_allclose(pair[:, k, j], effect @ against, **close)
+                np.testing.assert_allclose(pair_prior[k, j], effect @ among @ effect, **close)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pair_rows_are_a_slice_of_all_pairs(name):
+    part, _, lattice, _, Y = setting(name, "standardised", 4)
+    nodes, weights = MIXTURES["gauss"]
+    everything = part.pair(Y, lattice, nodes, weights, slice(None))
+    for rows in (slice(0, 1), slice(1, 3), slice(3, 4)):
+        some = part.pair(Y, lattice, nodes, weights, rows)
+        np.testing.assert_allclose(some, everything[:, rows], atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lattice_kind", LATTICES)
+def test_gram_is_positive_semidefinite_on_all_subsets(name, lattice_kind):
+    part, _, _, points, _ = setting(name, lattice_kind, 4)
+    values = np.linalg.eigvalsh(part.gram(points, points))
+    assert values.min() > -1e-10 * values.max()
+
+
+def test_rbf_distances_never_fall_below_zero():
+    X = np.random.default_rng(0).normal(size=(40, 7)) * 30
+    assert RBF(np.full(7, 0.3)).gram(X, X).max() <= 1.0
+    np.testing.assert_allclose(np.diag(RBF(np.full(7, 0.3)).gram(X, X)), 1.0)
+
+
+@pytest.mark.parametrize("rate", [5.0, 20.0])
+@pytest.mark.parametrize("mixture", ["none", "all", "half", "gauss"])
+def test_rbf_effects_stay_exact_when_neighbours_hardly_see_each_other(rate, mixture):
+    nodes, weights = MIXTURES[mixture]
+    lattice = Lattice(np.zeros(4), np.ones(4))
+    points = oracles.all_subsets(4)
+    part, kernel = RBF(np.full(4, rate)), oracles.rbf([rate] * 4)
+    against = oracles.gram(kernel, points, points)
+    main = part.main(points, lattice, nodes, weights)
+    pair = part.pair(points, lattice, nodes, weights, slice(None))
+    for k in range(4):
+        effect = oracles.effect_weights(4, [k], nodes, weights)
+        np.testing.assert_allclose(main[:, k], effect @ against, atol=1e-12)
+        for j in range(k):
+            effect = oracles.effect_weights(4, [k, j], nodes, weights)
+            np.testing.assert_allclose(pair[:, k, j], effect @ against, atol=1e-12)
+
+
+def test_rbf_mean_of_many_tasks_is_a_product_over_tasks():
+    rng = np.random.default_rng(0)
+    n_tasks, q = 200, 0.3
+    rates, y = rng.uniform(0, 0.05, n_tasks), (rng.random(n_tasks) < 0.5).astype(float)
+    expected = 1.0
+    for rate, at in zip(rates, y, strict=True):
+        expected *= q * np.exp(-rate * (1 - at) ** 2) + (1 - q) * np.exp(-rate * at**2)
+    lattice = Lattice(np.zeros(n_tasks), np.ones(n_tasks))
+    np.testing.assert_allclose(RBF(rates).mean(y[None], lattice, q), [expected], rtol=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    lattice_kind=st.sampled_from(LATTICES),
+    n_tasks=st.integers(1, 5),
+    nodes=st.lists(st.floats(0, 1), min_size=1, max_size=3),
+    seed=st.integers(0, 10_000),
+)
+def test_effects_of_random_parts_are_sums_over_all_subsets(name, lattice_kind, n_tasks, nodes, seed):
+    part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks, seed)
+    weights = np.random.default_rng(seed).normal(size=len(nodes))
+    k = seed % n_tasks
+    effect = oracles.effect_weights(n_tasks, [k], nodes, weights)
+    among = oracles.gram(kernel, points, points)
+    nodes = np.array(nodes)
+    found = part.main(Y, lattice, nodes, weights)[:, k]
+    np.testing.assert_allclose(found, effect @ oracles.gram(kernel, points, Y), atol=1e-8, rtol=1e-8)
+    found = part.main_prior(lattice, nodes, weights)[k]
+    np.testing.assert_allclose(found, effect @ among @ effect, atol=1e-8, rtol=1e-8)
+
+
+# ---- sums of parts ---------------------------------------------------------------------------------------
+
+
+def a_kernel(n_tasks=4, seed=0):
+    rng = np.random.default_rng(seed)
+    lattice = lattice_of("standardised", n_tasks, rng)
+    table = parts_of(lattice, rng)
+    chosen = [table[name] for name in ("constant", "poly1+0.0", "poly2+0.7", "poly3+0.0", "rbf", "size")]
+    variances = (0.5, 1.5, 0.0, 0.3, 2.0, 0.7)
+    kernel = Kernel(tuple(part for part, _ in chosen), variances)
+    points = lattice.absent + oracles.all_subsets(n_tasks) * lattice.step
+    return kernel, chosen, variances, lattice, points
+
+
+def test_kernel_is_the_weighted_sum_of_its_parts():
+    kernel, chosen, variances, lattice, points = a_kernel()
+    nodes, weights = MIXTURES["gauss"]
+    expected = sum(v * oracles.gram(k, points, points) for v, (_, k) in zip(variances, chosen, strict=True))
+    np.testing.assert_allclose(kernel.gram(points, points), expected, atol=1e-12)
+    np.testing.assert_allclose(kernel.diag(points), np.diag(expected), atol=1e-12)
+    np.testing.assert_allclose(
+        kernel.mean(points, lattice, 0.3), oracles.bernoulli_weights(4, 0.3) @ expected, atol=1e-10
+    )
+    one = oracles.effect_weights(4, [2], nodes, weights)
+    two = oracles.effect_weights(4, [2, 3], nodes, weights)
+    close = {"atol": 1e-10, "rtol": 1e-10}
+    np.testing.assert_allclose(kernel.main(points, lattice, nodes, weights)[:, 2], one @ expected, **close)
+    np.testing.assert_allclose(kernel.main_prior(lattice, nodes, weights)[2], one @ expected @ one, **close)
+    pairs = kernel.pair(points, lattice, nodes, weights, slice(2, 3))
+    np.testing.assert_allclose(pairs[:, 0, 3], two @ expected, **close)
+    np.testing.assert_allclose(kernel.pair_prior(lattice, nodes, weights)[2, 3], two @ expected @ two, **close)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 3, 100])
+def test_gram_in_blocks_is_the_gram_at_once(monkeypatch, rows_at_once):
+    kernel, _, _, _, points = a_kernel()
+    at_once = kernel.gram(points, points[:5])
+    monkeypatch.setattr(kernels, "BLOCK_BYTES", rows_at_once * 8 * 5)
+    sizes = []
+    gram = RBF.gram
+    monkeypatch.setattr(RBF, "gram", lambda self, X, Y: (sizes.append(len(X)), gram(self, X, Y))[1])
+    np.testing.assert_allclose(kernel.gram(points, points[:5]), at_once, rtol=1e-14)
+    assert max(sizes) == min(rows_at_once, len(points))
+
+
+def test_gram_of_no_rows_has_no_rows():
+    kernel, _, _, _, points = a_kernel()
+    assert kernel.gram(points[:0], points).shape == (0, len(points))
+    assert kernel.gram(points, points[:0]).shape == (len(points), 0)
