@@ -74,9 +74,7 @@ def shapley(table):
 def banzhaf(table):
     """The mean of F(S + k) − F(S) over the 2^(K−1) subsets S without k, (K, T)."""
     K = _tasks_of(table)
-    return np.array(
-        [sum(table[_with(s, k)] - table[s] for s, _ in _others(K, k)) / 2 ** (K - 1) for k in range(K)]
-    )
+    return np.array([sum(table[_with(s, k)] - table[s] for s, _ in _others(K, k)) / 2 ** (K - 1) for k in range(K)])
 
 
 def loo(table):

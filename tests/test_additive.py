@@ -134,9 +134,7 @@ def test_ridge_agrees_with_ridgecv():
 def test_leave_one_out_leaves_out_a_whole_subset():
     X, Y, _ = table(25, 8, T=1, noise=3.0)
     rng = np.random.default_rng(2)
-    replicas = np.repeat(
-        np.arange(len(X)), 6
-    )  # noise-free replicates: leaving out one would reveal the answer
+    replicas = np.repeat(np.arange(len(X)), 6)  # noise-free replicates: leaving out one would reveal the answer
     surrogate = AdditiveSurrogate().fit(X[replicas], Y[replicas][:, 0])
     grid = surrogate._alphas
     six = np.full(len(X), 6.0)
@@ -181,15 +179,14 @@ def test_tuned_lasso_finds_the_tasks_that_matter():
 @pytest.mark.parametrize("penalty", PENALTIES)
 def test_weight_two_is_the_row_twice_and_weight_zero_is_no_row(penalty):
     X, Y, _ = table(40, 6)
+    X, Y = np.vstack([X, X[:10]]), np.vstack([Y, Y[:10] + 1.0])  # replicates that differ
     weights = np.random.default_rng(3).integers(0, 4, len(X))
     rows = np.repeat(np.arange(len(X)), weights)
     by_weight = AdditiveSurrogate(penalty).fit(X, Y, sample_weight=weights)
     by_row = AdditiveSurrogate(penalty).fit(X[rows], Y[rows])
     for name in ("coef_", "intercept_", "alpha_", "coef_std_", "noise_std_"):
         np.testing.assert_allclose(getattr(by_weight, name), getattr(by_row, name), atol=1e-10, err_msg=name)
-    without = AdditiveSurrogate(penalty).fit(
-        X[weights > 0], Y[weights > 0], sample_weight=weights[weights > 0]
-    )
+    without = AdditiveSurrogate(penalty).fit(X[weights > 0], Y[weights > 0], sample_weight=weights[weights > 0])
     np.testing.assert_allclose(by_weight.coef_, without.coef_, atol=1e-12)
 
 
@@ -383,6 +380,16 @@ def test_task_in_every_run_gets_no_effect(penalty):
 
 
 @pytest.mark.parametrize("penalty", PENALTIES)
+def test_a_single_subset_gives_its_mean_and_the_scatter_of_its_runs(penalty):
+    X, Y = np.full((3, 2), 0.1), np.random.default_rng(0).random((3, 50))
+    assert 3 * 0.1 / 3 != 0.1, "a mean that is off in its last digit must not pass for a difference"
+    surrogate = AdditiveSurrogate(penalty).fit(X, Y)
+    assert (surrogate.coef_ == 0).all()
+    np.testing.assert_allclose(surrogate.predict([[0.1, 0.1]])[0], Y.mean(axis=0))
+    np.testing.assert_allclose(surrogate.noise_std_, np.std(Y, axis=0, ddof=1))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("shape", [(2, 1), (2, 5), (5, 20), (1, 3)])
 def test_small_tables_give_finite_predictions(penalty, shape):
     rng = np.random.default_rng(0)
@@ -507,9 +514,7 @@ def test_wrong_parameters_are_named(parameters, message):
 
 def test_wrong_weights_are_named():
     X, y = [[0], [1], [2]], [0, 1, 2]
-    with pytest.raises(
-        InputError, match=r"'sample_weight' .* at least 0, and above 0 somewhere\. Got -1 to 1"
-    ):
+    with pytest.raises(InputError, match=r"'sample_weight' .* at least 0, and above 0 somewhere\. Got -1 to 1"):
         AdditiveSurrogate().fit(X, y, sample_weight=[1, -1, 1])
     # Later versions of scikit-learn say it in their own words.
     with pytest.raises(ValueError, match=r"above 0 somewhere|at least one non-zero"):

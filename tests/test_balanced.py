@@ -32,9 +32,7 @@ def test_small_perfect_designs_are_found(n_tasks, size, n, seed):
     np.testing.assert_array_equal(pair_counts(rows), n * size * (size - 1) // (n_tasks * (n_tasks - 1)))
 
 
-@pytest.mark.parametrize(
-    ("n_tasks", "size"), [(tasks, size) for tasks in range(1, 7) for size in range(1, tasks + 1)]
-)
+@pytest.mark.parametrize(("n_tasks", "size"), [(tasks, size) for tasks in range(1, 7) for size in range(1, tasks + 1)])
 def test_rows_are_distinct_and_task_counts_differ_by_at_most_one(n_tasks, size):
     for n in range(1, comb(n_tasks, size) + 1):
         rows = Balanced(size).draw(n_tasks, n, seed=n)

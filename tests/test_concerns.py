@@ -47,9 +47,7 @@ class TestConcerns:
 
     def test_dependent_columns(self, plain):
         plain[:, 5] = 1 - plain[:, 2]
-        message = (
-            "Task columns follow from each other (1 relation), so that their effects cannot be told apart; "
-        )
+        message = "Task columns follow from each other (1 relation), so that their effects cannot be told apart; "
         assert self.of(plain) == [message + "the shortest: task_2, task_5."]
 
     def test_dependent_columns_within_a_fixed_size(self):
@@ -57,10 +55,7 @@ class TestConcerns:
         both = np.array([[*a, *b] for a in halves[0] for b in halves[1]])
         (found,) = self.of(both)
         assert "(1 relation)" in found
-        assert (
-            "task_0, task_1, task_2, task_3, task_4." in found
-            or "task_5, task_6, task_7, task_8, task_9." in found
-        )
+        assert "task_0, task_1, task_2, task_3, task_4." in found or "task_5, task_6, task_7, task_8, task_9." in found
 
     def test_dependence_that_only_late_rows_break_is_none(self, plain):
         early = np.vstack([plain, plain])

@@ -82,9 +82,7 @@ class TestEveryDesign:
 
     @pytest.mark.parametrize("n_tasks", [0, -1, 2.5, "3", True, None])
     def test_bad_n_tasks_is_refused(self, case, n_tasks):
-        with pytest.raises(
-            InputError, match=r"'n_tasks' parameter of \w+\.draw must be an integer of at least 1"
-        ):
+        with pytest.raises(InputError, match=r"'n_tasks' parameter of \w+\.draw must be an integer of at least 1"):
             case[0].draw(n_tasks, 1)
 
     @pytest.mark.parametrize("n", [0, -1, 2.5, "3"])
@@ -94,9 +92,7 @@ class TestEveryDesign:
 
     @pytest.mark.parametrize("seed", [-1, 0.5, None])
     def test_bad_seed_is_refused(self, case, seed):
-        with pytest.raises(
-            InputError, match=r"'seed' parameter of \w+\.draw must be an integer of at least 0"
-        ):
+        with pytest.raises(InputError, match=r"'seed' parameter of \w+\.draw must be an integer of at least 0"):
             case[0].draw(K, case[1], seed=seed)
 
     def test_numpy_integers_are_integers(self, case):
@@ -134,9 +130,9 @@ class TestListsAgainstItertools:
     @pytest.mark.parametrize("allow_empty", [False, True])
     @pytest.mark.parametrize("n_tasks", [1, 2, 5])
     def test_exhaustive(self, n_tasks, allow_empty):
-        expected = {
-            frozenset(s) for size in range(n_tasks + 1) for s in combinations(range(n_tasks), size)
-        } - (set() if allow_empty else {frozenset()})
+        expected = {frozenset(s) for size in range(n_tasks + 1) for s in combinations(range(n_tasks), size)} - (
+            set() if allow_empty else {frozenset()}
+        )
         rows = as_sets(Exhaustive(allow_empty).draw(n_tasks))
         assert len(rows) == len(expected)
         assert set(rows) == expected
@@ -184,16 +180,12 @@ class TestBernoulliAtTheEdge:
         assert len(Bernoulli(0.8, allow_empty=True).draw(4, 16)) == 16
 
     def test_rare_subsets_end_in_a_sentence(self):
-        with pytest.raises(
-            InputError, match=r"gave only \d+ distinct subsets of 10 tasks .* n=500 .* towards 0.5"
-        ):
+        with pytest.raises(InputError, match=r"gave only \d+ distinct subsets of 10 tasks .* n=500 .* towards 0.5"):
             Bernoulli(0.9999).draw(10, 500)
 
     @pytest.mark.parametrize("keep_prob", [0, 1, -0.1, 1.5, float("nan"), "0.5", None])
     def test_bad_keep_prob_is_refused(self, keep_prob):
-        with pytest.raises(
-            InputError, match="'keep_prob' parameter of Bernoulli must be a number strictly between"
-        ):
+        with pytest.raises(InputError, match="'keep_prob' parameter of Bernoulli must be a number strictly between"):
             Bernoulli(keep_prob)
 
 
@@ -229,9 +221,7 @@ class TestParse:
         "text", ["", "random", "fixed", "fixed:", "fixed:2.5", "bernoulli:x", "loo:3", "fixed:2:3"]
     )
     def test_other_text_lists_the_forms(self, text):
-        with pytest.raises(
-            InputError, match=r"must be bernoulli:P .* fixed:SIZE, balanced:SIZE, loo, lto or all"
-        ):
+        with pytest.raises(InputError, match=r"must be bernoulli:P .* fixed:SIZE, balanced:SIZE, loo, lto or all"):
             parse_design(text)
 
     @pytest.mark.parametrize(("text", "parameter"), [("bernoulli:1.5", "keep_prob"), ("fixed:0", "size")])

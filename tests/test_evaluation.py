@@ -25,6 +25,7 @@ from whence.evaluation import (
     spearman_per_target,
     within_size_lds,
 )
+from whence.evaluation.ceiling import _resampled
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 
@@ -168,13 +169,29 @@ def test_within_size_lds_is_undefined_where_nothing_varies_within_a_size():
     np.testing.assert_array_equal(score.per_target, [np.nan, 1.0])
 
 
-def test_sizes_of_mixtures_are_equal_but_for_rounding():
-    weights = np.random.default_rng(0).dirichlet(np.ones(6), size=40)
+@pytest.mark.parametrize("digits", [16, 3])
+def test_sizes_of_mixtures_are_equal_but_for_rounding(digits):
+    weights = np.round(np.random.default_rng(0).dirichlet(np.ones(6), size=40), digits)
     assert len(np.unique(weights.sum(axis=1))) > 1
     y = weights @ np.arange(6.0)
     assert within_size_lds(y, Outcomes(weights, y)).mean == pytest.approx(1)
     predicted = size_only(Outcomes(weights, y), Outcomes(weights, y))
     np.testing.assert_allclose(predicted, y.mean())
+
+
+def test_numbers_of_tasks_are_told_apart_however_many_there_are():
+    S = np.repeat(np.tril(np.ones((300, 300)))[-3:], 2, axis=0)  # 298, 299 and 300 tasks
+    S[::2] = S[::2][:, ::-1]
+    y = np.array([1.0, 2, 3, 4, 5, 6])
+    assert within_size_lds([1.0, 2, 1, 2, 2, 1], Outcomes(S, y)).mean == pytest.approx(1 / 3)
+
+
+def test_fractions_are_sizes_of_their_own():
+    weights = np.array([[0.1, 0], [0, 0.1], [0.4, 0], [0, 0.4]])
+    y = np.array([1.0, 2, 3, 4])
+    assert within_size_lds([1.0, 2, 2, 1], Outcomes(weights, y)).mean == pytest.approx(0)
+    assert within_size_lds([1.0, 2, 2, 1], Outcomes(0.001 * weights, y)).mean == pytest.approx(0)
+    np.testing.assert_allclose(size_only(Outcomes(weights, y), Outcomes(weights, y)).ravel(), [1.5, 1.5, 3.5, 3.5])
 
 
 @pytest.mark.parametrize(("sizes", "degree"), [([3], 0), ([2, 5], 1), ([2, 3, 5], 1), ([1, 2, 4, 6], 2)])
@@ -190,8 +207,8 @@ def test_size_only_is_a_polynomial_fit(sizes, degree):
     for t in range(3):
         rows = ~np.isnan(Y[:, t])
         assert len(np.unique(S[rows].sum(axis=1))) == len(sizes)
-        polynomial = np.polynomial.Polynomial.fit(S[rows].sum(axis=1), Y[rows, t], degree)
-        np.testing.assert_allclose(predicted[:, t], polynomial(inside.sum(axis=1)), atol=1e-9)
+        polynomial = np.polyfit(S[rows].sum(axis=1), Y[rows, t], degree)
+        np.testing.assert_allclose(predicted[:, t], np.polyval(polynomial, inside.sum(axis=1)), atol=1e-9)
 
 
 def test_size_only_has_a_degree_for_each_target():
@@ -264,9 +281,7 @@ def test_coverage_is_undefined_without_a_std_on_a_measured_row():
     score = coverage(Given(np.zeros((2, 3)), std), Outcomes(np.eye(2), truth))
     np.testing.assert_array_equal(score.per_target, [np.nan, 1.0, np.nan])
     assert (score.mean, score.n_undefined) == (1.0, 2)
-    assert np.isnan(
-        coverage(AdditiveSurrogate.from_coefficients(np.ones(2)), Outcomes(np.eye(2), [1, 2])).mean
-    )
+    assert np.isnan(coverage(AdditiveSurrogate.from_coefficients(np.ones(2)), Outcomes(np.eye(2), [1, 2])).mean)
 
 
 def test_coverage_needs_a_std_and_a_level():
@@ -290,9 +305,7 @@ def leave_one_out_table(K=6, T=2, seed=0):
     return S, Y, changes
 
 
-@pytest.mark.parametrize(
-    ("kind", "oracle"), [("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)]
-)
+@pytest.mark.parametrize(("kind", "oracle"), [("pearson", scipy.stats.pearsonr), ("spearman", scipy.stats.spearmanr)])
 def test_loo_correlation_is_that_of_scipy_with_replicates_averaged(kind, oracle):
     S, Y, changes = leave_one_out_table()
     scores = changes + np.random.default_rng(1).normal(size=changes.shape)
@@ -316,16 +329,12 @@ def test_loo_correlation_on_measured_rows():
 def test_loo_correlation_names_what_is_missing():
     S, Y, _ = leave_one_out_table(K=3, T=1)
     names = ["code", "math", "law"]
-    with pytest.raises(
-        InputError, match=r"2 of 4 are missing: all tasks but math, all tasks but law\. Measure"
-    ):
+    with pytest.raises(InputError, match=r"2 of 4 are missing: all tasks but math, all tasks but law\. Measure"):
         loo_correlation(np.ones(3), Outcomes(S[[0, 3]], Y[[0, 3]], task_names=names))
     with pytest.raises(InputError, match=r"1 of 4 are missing: the full set"):
         loo_correlation(np.ones(3), Outcomes(S[:3], Y[:3], task_names=names))
     runs = Outcomes(S, Y, task_names=names)
-    with pytest.raises(
-        InputError, match=r"scores must have shape \(3, 1\), one row per task .* Got shape \(4,\)"
-    ):
+    with pytest.raises(InputError, match=r"scores must have shape \(3, 1\), one row per task .* Got shape \(4,\)"):
         loo_correlation(np.ones(4), runs)
     with pytest.raises(InputError, match="'kind' of loo_correlation must be 'pearson' or 'spearman'"):
         loo_correlation(np.ones(3), runs, kind="kendall")
@@ -387,6 +396,15 @@ def test_ceiling_intervals_hold_roughly_what_they_promise():
     assert 0.88 < np.mean(inside) < 0.99
 
 
+def test_ceiling_resamples_subsets_with_and_without_replicates_apart():
+    twice = np.array([[True, False], [False, False], [False, True], [False, False], [False, False]])
+    draws = _resampled(twice, 50, 0)
+    assert draws.shape == (50, 5)
+    assert (draws[:, [0, 2]].sum(axis=1) == 2).all()
+    assert (draws[:, [1, 3, 4]].sum(axis=1) == 3).all()
+    assert len(np.unique(draws, axis=0)) > 10
+
+
 def test_ceiling_follows_from_the_correlation_of_two_seeds():
     runs, _, _ = replicated(400, 30, 1.0)
     first, second = runs.values[:400], runs.values[400:]
@@ -433,9 +451,7 @@ def test_ceiling_with_missing_values_is_that_of_the_measured_runs():
 def test_no_ceiling_comes_with_a_reason(rows, values, reason):
     ceiling = noise_ceiling(Outcomes(np.eye(3)[rows], np.array(values, dtype=float).reshape(-1, 1)))
     assert ceiling.reason.startswith(reason)
-    assert np.isnan(
-        [ceiling.mean, ceiling.mean_low, ceiling.mean_high, *ceiling.per_target, *ceiling.low]
-    ).all()
+    assert np.isnan([ceiling.mean, ceiling.mean_low, ceiling.mean_high, *ceiling.per_target, *ceiling.low]).all()
     assert reason in repr(ceiling)
 
 
@@ -568,9 +584,7 @@ def test_targets_that_do_not_vary_are_counted():
 
 def comparison(lds_scores, n_train=70, n_test=30):
     scores = np.array(lds_scores)
-    return Comparison(
-        ("a", "b"), scores, -scores, scores, scores, np.zeros(scores.shape[1]), (), n_train, n_test
-    )
+    return Comparison(("a", "b"), scores, -scores, scores, scores, np.zeros(scores.shape[1]), (), n_train, n_test)
 
 
 def test_difference_is_the_corrected_interval_of_nadeau_and_bengio():
@@ -621,9 +635,7 @@ def test_wrong_names_are_named():
     result = comparison(np.zeros((2, 3)))
     with pytest.raises(InputError, match=r"No method is called 'c'\. There are: a, b"):
         result.difference("a", "c")
-    with pytest.raises(
-        InputError, match=r"'metric' of difference must be 'lds' or 'residual_error'. Got 'mse'"
-    ):
+    with pytest.raises(InputError, match=r"'metric' of difference must be 'lds' or 'residual_error'. Got 'mse'"):
         result.difference("a", "b", metric="mse")
 
 

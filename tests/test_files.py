@@ -56,9 +56,7 @@ class TestRoundTrip:
         assert read_outcomes(path, ignore=["loss", "code"]).task_names == runs.task_names[1:]
         assert read_outcomes(path, tasks=["a_b", "code"]).task_names == ("a_b", "code")
         np.testing.assert_array_equal(read_outcomes(path, tasks=["a_b"]).subsets[:, 0], runs.subsets[:, 3])
-        with pytest.raises(
-            InputError, match=r"column 'cod' of 'outcomes' does not exist. There are: loss, acc, "
-        ):
+        with pytest.raises(InputError, match=r"column 'cod' of 'outcomes' does not exist. There are: loss, acc, "):
             read_outcomes(path, ["cod"])
 
     def test_columns_are_plain_for_other_tools(self, runs, tmp_path):
@@ -232,9 +230,7 @@ class TestReadingNpz:
         runs.write(path)
         whole = path.read_bytes()
         path.write_bytes(whole[: len(whole) // 2])
-        with pytest.raises(
-            InputError, match=r"not an npz file .a zip archive of arrays., or it is cut short"
-        ):
+        with pytest.raises(InputError, match=r"not an npz file .a zip archive of arrays., or it is cut short"):
             read_outcomes(path)
         path.write_bytes(whole[:60] + bytes(40) + whole[100:])
         with pytest.raises(InputError, match=r"this npz file cannot be read"):
@@ -261,18 +257,14 @@ class TestReadingParquet:
         np.testing.assert_array_equal(runs.subsets, [[1, 0, 0.5], [0, 1, 0.25]])
         np.testing.assert_array_equal(runs.values, [[1.5], [np.nan]])
         assert runs.provenance == {"source": str(tmp_path / "t.parquet")}
-        with pytest.raises(
-            InputError, match=r"column 'note' holds (large_)?string and not numbers.*ignore=\['note'\]"
-        ):
+        with pytest.raises(InputError, match=r"column 'note' holds (large_)?string and not numbers.*ignore=\['note'\]"):
             read_outcomes(tmp_path / "t.parquet", ["loss"])
         with pytest.raises(InputError, match=r"outcome columns must be named"):
             read_outcomes(tmp_path / "t.parquet")
 
     def test_a_saved_row_index_is_named(self, tmp_path):
         pd.DataFrame({"a": [1, 0], "loss": [1.0, 2.0]}, index=[5, 9]).to_parquet(tmp_path / "t.parquet")
-        with pytest.raises(
-            InputError, match=r"'__index_level_0__': it looks like a row index saved by pandas"
-        ):
+        with pytest.raises(InputError, match=r"'__index_level_0__': it looks like a row index saved by pandas"):
             read_outcomes(tmp_path / "t.parquet", ["loss"])
 
     def test_repeated_columns_are_refused(self, tmp_path):
@@ -283,9 +275,7 @@ class TestReadingParquet:
 
     def test_missing_weights_are_refused(self, tmp_path):
         pq.write_table(pa.table({"a": [1, None], "loss": [1.0, 2.0]}), tmp_path / "t.parquet")
-        with pytest.raises(
-            InputError, match=r"row 1 .counted from 0., column 'a': a task column cannot be empty"
-        ):
+        with pytest.raises(InputError, match=r"row 1 .counted from 0., column 'a': a task column cannot be empty"):
             read_outcomes(tmp_path / "t.parquet", ["loss"])
 
     def test_columns_changed_behind_our_back(self, runs, tmp_path):

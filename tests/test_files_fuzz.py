@@ -24,9 +24,7 @@ def test_any_table_comes_back_exactly(tmp_path, data, ending):
     m, n_tasks, n_targets = (data.draw(st.integers(low, 4)) for low in (0, 1, 1))
     name = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\ufeff"), min_size=1)
     name = name.filter(lambda text: text.strip() and not text.startswith("Unnamed"))
-    names = data.draw(
-        st.lists(name, min_size=n_tasks + n_targets, max_size=n_tasks + n_targets, unique_by=str.strip)
-    )
+    names = data.draw(st.lists(name, min_size=n_tasks + n_targets, max_size=n_tasks + n_targets, unique_by=str.strip))
     weights = st.floats(0, allow_infinity=False) | st.sampled_from([0.0, 1.0])
     runs = Outcomes(
         data.draw(hnp.arrays(np.float64, (m, n_tasks), elements=weights)),
@@ -88,15 +86,11 @@ class TestFuzz:
         path.write_text("\n".join(",".join(row) for row in rows), encoding="utf-8")
         whole = [row for row in cells if any(cell.strip() for cell in row) or len(row) > 1]
         n_runs = self.read(path)
-        if named and all(
-            len(row) == 2 and row[0] in ("0", "1", "0.5") and row[1] in ("0", "nan", "") for row in whole
-        ):
+        if named and all(len(row) == 2 and row[0] in ("0", "1", "0.5") and row[1] in ("0", "nan", "") for row in whole):
             assert n_runs == len(whole)
 
     @FUZZ
-    @given(
-        place=st.floats(0, 1), byte=st.integers(0, 255), ending=st.sampled_from(["parquet", "npz", "csv.gz"])
-    )
+    @given(place=st.floats(0, 1), byte=st.integers(0, 255), ending=st.sampled_from(["parquet", "npz", "csv.gz"]))
     def test_one_byte_changed(self, tmp_path, place, byte, ending):
         path = tmp_path / f"any.{ending}"
         Outcomes(np.eye(3), [1.0, np.nan, 3.0], list("xyz"), ["b"]).write(path)

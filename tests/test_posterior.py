@@ -146,9 +146,7 @@ def test_mean_outcome_is_the_mean_over_all_subsets(q):
     X, Y, counts = setting()
     found = Posterior.condition(KERNEL, ALPHA, X, Y, counts)
     mean, _ = oracles.gp_predict(kernel_oracle, ALPHA / counts, X, Y, POINTS, found.level)
-    np.testing.assert_allclose(
-        found.mean_outcome(LATTICE, q), oracles.bernoulli_weights(4, q) @ mean, atol=1e-10
-    )
+    np.testing.assert_allclose(found.mean_outcome(LATTICE, q), oracles.bernoulli_weights(4, q) @ mean, atol=1e-10)
 
 
 def test_blocks_do_not_change_any_number(monkeypatch):

@@ -38,9 +38,7 @@ def test_the_way_back_returns_every_training_outcome(values):
 
 
 @settings(deadline=None)
-@given(
-    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30), st.lists(st.floats(-6, 6), min_size=2, max_size=20)
-)
+@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30), st.lists(st.floats(-6, 6), min_size=2, max_size=20))
 def test_the_way_back_never_decreases(values, scores):
     scale, _ = RankScale.learn(np.array(values)[:, None])
     found = scale.outcome(np.sort(scores)[:, None])[:, 0]

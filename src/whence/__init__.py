@@ -73,7 +73,7 @@ _HOME = {
     "select": "selection",
     "suggest": "suggestion",
 }
-__all__ = sorted(_HOME)  # noqa: PLE0605
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:

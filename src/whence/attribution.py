@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from whence.effects import as_model, main_effects, rule_mixture
+from whence.effects import EXACT, as_model, main_effects, rule_mixture
 from whence.errors import DataWarning, InputError
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -21,6 +21,9 @@ from whence.surrogates.kernels import Array
 if TYPE_CHECKING:
     import pandas as pd
 
+Words = np.ndarray[Any, np.dtype[np.str_]]
+# How much of a mixture the rule "shift" hands over to one task.
+SHIFT = 0.1
 HELPS, HURTS, UNCLEAR = "helps", "hurts", "not distinguishable from zero"
 
 
@@ -54,7 +57,7 @@ class Attribution:
         width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
         return self.scores - width, self.scores + width
 
-    def verdicts(self, level: float = 0.9) -> np.ndarray[Any, np.dtype[np.str_]]:
+    def verdicts(self, level: float = 0.9) -> Words:
         """Return in words, (K, T): helps, hurts, or not distinguishable from zero at this level."""
         return verdicts(*self.interval(level), self.maximize, good=HELPS, bad=HURTS)
 
@@ -93,10 +96,11 @@ def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = No
     Parameters
     ----------
     model : Model or fitted scikit-learn regressor
-    rule : {"shapley", "banzhaf", "loo", "inclusion"}
+    rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"}
         The change when a task is added, averaged over the other tasks: over all sizes alike ("shapley"), over coin
         flips ("banzhaf"), to all others (the paper's leave-one-out, "loo"); or the mean over subsets of the design
         that include it minus the mean over all ("inclusion", the paper's random-ensemble score less its average).
+        For mixture weights, "shift": the change when a task takes over a tenth of the average mixture.
     keep_prob : float, optional
         For "inclusion": how often a task is in; as in the runs if not given.
     seed : int
@@ -112,6 +116,8 @@ def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = No
     [2.0, -1.0, 0.0, 0.0]
     """
     model = as_model(model)
+    if rule == "shift":
+        return _shift(model)
     keep = _keep_prob(model, keep_prob)
     nodes, weights = rule_mixture(rule, model.outcomes.n_tasks, keep)
     refuse_mixtures(model, rule)
@@ -130,11 +136,11 @@ def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = No
     )
 
 
-def verdicts(low: Array, high: Array, maximize: tuple[bool, ...], *, good: str, bad: str) -> Any:
+def verdicts(low: Array, high: Array, maximize: tuple[bool, ...], *, good: str, bad: str) -> Words:
     """Return ``good``, ``bad`` or "not distinguishable from zero" for intervals whose last axis is the target."""
     up = np.where(maximize, good, bad)
     down = np.where(maximize, bad, good)
-    return np.where(low > 0, up, np.where(high < 0, down, UNCLEAR))
+    return np.asarray(np.where(low > 0, up, np.where(high < 0, down, UNCLEAR)))
 
 
 def refuse_mixtures(model: Model, rule: str) -> None:
@@ -142,7 +148,7 @@ def refuse_mixtures(model: Model, rule: str) -> None:
     if not model.outcomes.is_binary:
         raise InputError(
             f"The rule {rule!r} is about tasks that are in or out, and this table has mixture weights. "
-            "Use predict, select or suggest on mixtures, or code the tasks as 0/1."
+            "Attribute with rule='shift', or code the tasks as 0/1."
         )
 
 
@@ -157,12 +163,38 @@ def warn_of_extrapolation(model: Model, rule: str) -> None:
     smallest, largest = sizes.min(), sizes.max()
     if largest + slack < reach[1] * n_tasks or smallest - slack > reach[0] * n_tasks:
         warnings.warn(
-            f"The rule {rule!r} asks about subsets of about {reach[0] * n_tasks:.0f} to {reach[1] * n_tasks:.0f} tasks, "
+            f"The rule {rule!r} asks about subsets of {reach[0] * n_tasks:.0f} to {reach[1] * n_tasks:.0f} tasks, "
             f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
             "Prefer rule='inclusion', or measure such subsets.",
             DataWarning,
             stacklevel=3,
         )
+
+
+def _shift(model: Model) -> Attribution:
+    """The change of the outcome when a task takes over a tenth of the average mixture from all in proportion."""
+    runs = model.outcomes.subsets
+    if not len(runs):
+        raise InputError("The rule 'shift' starts from the average of the runs. Give a model made by whence.fit.")
+    average = runs.mean(0)
+    points = np.vstack([average, (1 - SHIFT) * average + SHIFT * average.sum() * np.eye(len(average))])
+    contrasts = np.hstack([-np.ones((len(average), 1)), np.eye(len(average))])
+    predicted = model.predict(points)
+    std = np.full((len(average), model.outcomes.n_targets), np.nan)
+    for part in model.parts:
+        if hasattr(part.surrogate, "contrast_std"):
+            std[:, part.targets] = part.surrogate.contrast_std(points, contrasts) * part.factor
+    return Attribution(
+        scores=contrasts @ predicted,
+        std=std,
+        sampling_error=np.zeros_like(std),
+        baseline=predicted[0],
+        task_names=model.task_names,
+        target_names=model.target_names,
+        maximize=model.maximize,
+        rule="shift",
+        how=EXACT,
+    )
 
 
 def _keep_prob(model: Model, given: float | None) -> float:

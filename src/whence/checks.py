@@ -57,9 +57,7 @@ def as_numbers(data: Any, what: str) -> tuple[Floats, list[str] | None]:
     try:
         array = np.asarray(data)
     except ValueError as error:
-        raise InputError(
-            f"The '{what}' must be a regular array of numbers, with rows of one length."
-        ) from error
+        raise InputError(f"The '{what}' must be a regular array of numbers, with rows of one length.") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"The '{what}' must be an array of numbers. Got dtype {array.dtype} instead.")
     return array.astype(np.float64), None
@@ -76,9 +74,7 @@ def as_names(given: Iterable[str] | None, kind: str, count: int) -> tuple[str, .
         return tuple(f"{kind}_{place}" for place in range(count))
     names = tuple(name.strip() for name in listed(given))
     if len(names) != count:
-        raise InputError(
-            f"There must be one name per {kind} column, {count} in all. Got {len(names)} names instead."
-        )
+        raise InputError(f"There must be one name per {kind} column, {count} in all. Got {len(names)} names instead.")
     for name in names:
         if not name or _UNWRITABLE.search(name):
             raise InputError(
@@ -114,8 +110,7 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
         return tuple(place in up for place in range(len(targets)))
     if len(given) != len(targets):
         raise InputError(
-            f"The 'maximize' parameter must have one bool per target, {len(targets)} in all. "
-            f"Got {len(given)} instead."
+            f"The 'maximize' parameter must have one bool per target, {len(targets)} in all. Got {len(given)} instead."
         )
     return tuple(map(bool, given))
 

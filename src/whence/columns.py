@@ -31,9 +31,7 @@ class Chosen(NamedTuple):
     names: list[str]
     n_tasks: int
 
-    def arguments(
-        self, cells: Floats, up: Mapping[str, bool], provenance: Mapping[str, str] | None
-    ) -> dict[str, Any]:
+    def arguments(self, cells: Floats, up: Mapping[str, bool], provenance: Mapping[str, str] | None) -> dict[str, Any]:
         """Arguments of `Outcomes` for the cells of these columns; ``up`` is what the file says of targets."""
         targets = self.names[self.n_tasks :]
         return {
@@ -102,12 +100,8 @@ def _roles(wanted: Wanted, could_be: Wanted) -> dict[str, str]:
         known = dict.fromkeys(columns or ())
         for name in asked or ():
             if name not in known:
-                raise InputError(
-                    f"column '{name}' of '{parameter}' does not exist. {did_you_mean(name, known)}"
-                )
+                raise InputError(f"column '{name}' of '{parameter}' does not exist. {did_you_mean(name, known)}")
             if name in role:
-                raise InputError(
-                    f"column '{name}' is in '{role[name]}' and again in '{parameter}'; name it once."
-                )
+                raise InputError(f"column '{name}' is in '{role[name]}' and again in '{parameter}'; name it once.")
             role[name] = parameter
     return role

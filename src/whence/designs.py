@@ -183,9 +183,7 @@ class LeaveTwoOut:
         n_tasks = _tasks(self, n_tasks)
         total = 1 + n_tasks * (n_tasks > 1) + comb(n_tasks, 2) * (n_tasks > 2)
         index = _listed(self, n_tasks, n, seed, total)
-        first, second = (
-            np.concatenate([np.arange(-1, n_tasks), pairs]) for pairs in np.triu_indices(n_tasks, 1)
-        )
+        first, second = (np.concatenate([np.arange(-1, n_tasks), pairs]) for pairs in np.triu_indices(n_tasks, 1))
         return _without(n_tasks, first[index], second[index])
 
 
@@ -302,8 +300,7 @@ def parse_design(text: str) -> Design:
 def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(
-            f"The '{parameter}' parameter of {owner} must be an integer of at least {least}. "
-            f"Got {value!r} instead."
+            f"The '{parameter}' parameter of {owner} must be an integer of at least {least}. Got {value!r} instead."
         )
     return int(value)
 

@@ -54,7 +54,9 @@ def rule_mixture(rule: str, n_tasks: int, keep_prob: float) -> tuple[Array, Arra
     if rule == "shapley":
         nodes, weights = leggauss(min((n_tasks + 2) // 2, MOST_NODES))
         return (nodes + 1) / 2, weights / 2
-    raise InputError(f"The 'rule' must be one of 'shapley', 'banzhaf', 'loo', 'inclusion'. Got {rule!r} instead.")
+    raise InputError(
+        f"The 'rule' must be one of 'shapley', 'banzhaf', 'loo', 'inclusion', 'shift'. Got {rule!r} instead."
+    )
 
 
 def main_effects(model: Model, nodes: Array, weights: Array, *, seed: int = 0) -> Effects:
@@ -95,7 +97,9 @@ def _remainder(
     a sampled subset counts with the inverse of its density.
     """
     if n_tasks <= ENUMERATED_TASKS or (nodes == 1).all():
-        points = Exhaustive(allow_empty=True).draw(n_tasks) if n_tasks <= ENUMERATED_TASKS else _near_full(n_tasks, order)
+        points = (
+            Exhaustive(allow_empty=True).draw(n_tasks) if n_tasks <= ENUMERATED_TASKS else _near_full(n_tasks, order)
+        )
         inverse_density = np.ones(len(points))
         method = ENUMERATED
     else:
@@ -123,7 +127,7 @@ def _contrast(
     sign = -1.0 if power == 1 else 1.0
 
     def weighted(absent_minus: int) -> Array:
-        """value · (p(|s| − absent_minus) / density)^power, zero where that size cannot occur."""
+        """Value · (p(|s| − absent_minus) / density)^power, zero where that size cannot occur."""
         n = sizes - absent_minus
         possible = (n >= 0) & (n < len(chance))
         factor = np.where(possible, chance[np.clip(n, 0, len(chance) - 1)] * inverse_density, 0.0) ** power

@@ -35,9 +35,7 @@ from whence.columns import Wanted, choose
 from whence.errors import InputError, some_of
 from whence.outcomes import Outcomes
 
-_WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(
-    ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan
-)
+_WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan)
 
 
 def read_outcomes(
@@ -170,15 +168,11 @@ def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
             pick = itemgetter(*chosen.places)
             for line, cells in numbered:
                 if len(cells) != len(header):
-                    raise InputError(
-                        f"line {line} has {len(cells)} cells where the header has {len(header)}."
-                    )
+                    raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
                 rows.append(_parse(pick(cells), chosen.names, line))
                 lines.append(line)
     except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(
-            f"this is not a text table in UTF-8; reading stopped near line {line} ({error})."
-        ) from error
+        raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
     found = chosen.arguments(table, {}, None)
     check_weights(found["subsets"], found["task_names"], lines)
@@ -254,9 +248,7 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
         hint = " Save plain numbers and text: whence never unpickles." if "allow_pickle" in str(error) else ""
         raise InputError(f"this npz file cannot be read ({_brief(error)}).{hint}") from error
     if not {"subsets", "values"} <= set(arrays):
-        raise InputError(
-            f"an npz file must hold 'subsets' and 'values' (or S and Y). It holds: {some_of(held)}."
-        )
+        raise InputError(f"an npz file must hold 'subsets' and 'values' (or S and Y). It holds: {some_of(held)}.")
     S, Y, *_ = as_table(arrays["subsets"], arrays["values"])
     tasks = as_names(arrays["task_names"], "task", S.shape[1])
     targets = as_names(arrays["target_names"], "outcome", Y.shape[1])
@@ -327,7 +319,5 @@ def _write_parquet(runs: Outcomes, path: Path) -> None:
     pa = _pyarrow()
     note = {field: getattr(runs, field) for field in ("task_names", "target_names", "maximize", "provenance")}
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
-    table = pa.Table.from_arrays(
-        [pa.array(column) for column in columns], [*runs.task_names, *runs.target_names]
-    )
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], [*runs.task_names, *runs.target_names])
     pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), path)

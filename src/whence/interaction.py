@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from whence.attribution import refuse_mixtures, verdicts, warn_of_extrapolation
+from whence.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
 from whence.effects import as_model, pair_effects, rule_mixture
 from whence.errors import InputError
 from whence.surrogates.kernels import Array
@@ -42,7 +42,7 @@ class Interactions:
         width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
         return self.scores - width, self.scores + width
 
-    def verdicts(self, level: float = 0.9) -> np.ndarray[Any, np.dtype[np.str_]]:
+    def verdicts(self, level: float = 0.9) -> Words:
         """Return in words, (K, K, T): work together, against each other, or not distinguishable from zero."""
         return verdicts(*self.interval(level), self.maximize, good=TOGETHER, bad=AGAINST)
 
@@ -102,7 +102,9 @@ def interactions(model: Any, kind: str = "shapley", *, seed: int = 0) -> Interac
     model = as_model(model)
     n_tasks = model.outcomes.n_tasks
     if n_tasks > MOST_TASKS:
-        raise InputError(f"Interactions of {n_tasks} tasks would be {n_tasks**2:.0e} numbers; at most {MOST_TASKS} tasks.")
+        raise InputError(
+            f"Interactions of {n_tasks} tasks would be {n_tasks**2:.0e} numbers; at most {MOST_TASKS} tasks."
+        )
     refuse_mixtures(model, f"{kind} interactions")
     warn_of_extrapolation(model, kind)
     # The index of a pair is the integral over q of its second difference, a polynomial of degree K − 2.

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from whence.attribution import attribute
@@ -22,6 +22,7 @@ from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 
+Indices = NDArray[np.intp]
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
 MIXTURE_DRAWS = 20_000
@@ -58,7 +59,10 @@ class Selection:
     how: str
 
     def __str__(self) -> str:
-        lines = [f"{', '.join(self.tasks) or '(no task)'}", f"  {self.objective}: {self.value:.6g}; {self.how}"]
+        lines = [
+            f"{', '.join(self.tasks) or '(no task)'}",
+            f"  {self.objective}: {self.value:.6g}; {self.how}",
+        ]
         if not np.isnan(self.best_run):
             lines.append(f"  best measured run that meets the constraints: {self.best_run:.6g}")
         for name, mean, std in list(zip(self.target_names, self.predicted, self.std, strict=True))[:10]:
@@ -70,8 +74,8 @@ class Selection:
 class Constraints:
     """Which subsets may be chosen."""
 
-    include: Array  # (K,) bool
-    exclude: Array  # (K,) bool
+    include: Array  # (K,) 0/1
+    exclude: Array  # (K,) 0/1
     smallest: int
     largest: int
     costs: Array  # (K,)
@@ -84,8 +88,8 @@ class Constraints:
             (sizes >= self.smallest)
             & (sizes <= self.largest)
             & (subsets @ self.costs <= self.budget * (1 + 1e-12))
-            & (subsets[:, self.include.astype(bool)] == 1).all(1)
-            & (subsets[:, self.exclude.astype(bool)] == 0).all(1)
+            & (subsets[:, self.include == 1] == 1).all(1)
+            & (subsets[:, self.exclude == 1] == 0).all(1)
         )
 
 
@@ -162,14 +166,14 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
 
     def goodness(subsets: Array) -> Array:
         if not risk:
-            return sign * model.predict(subsets)[:, columns].mean(1)
+            return np.asarray(sign * model.predict(subsets)[:, columns].mean(1))
         mean, std = model.predict(subsets, return_std=True)
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
 
     return goodness, words
 
 
-def objective_columns(model: Model, target: str | None) -> tuple[Array, int]:
+def objective_columns(model: Model, target: str | None) -> tuple[Indices, int]:
     """Return the columns of the targets to optimise and +1 (higher is better) or −1."""
     if target is not None:
         if target not in model.target_names:
@@ -248,11 +252,14 @@ def _search(
     if not risk and all(isinstance(surrogate, AdditiveSurrogate) for surrogate in surrogates):
         return _best_additive(model, constraints, target), "exact: integer program on additive effects"
     chosen, starts = _greedy_swaps(model, goodness, constraints, seed)
-    return chosen, f"greedy with swaps, best of {starts} starts ({total:.1e} allowed subsets are too many to try)"
+    return (
+        chosen,
+        f"greedy with swaps, best of {starts} starts ({total:.1e} allowed subsets are too many to try)",
+    )
 
 
 def _best_of_all(
-    goodness: Callable[[Array], Array], constraints: Constraints, free: Array, counts: Iterable[int]
+    goodness: Callable[[Array], Array], constraints: Constraints, free: Indices, counts: Iterable[int]
 ) -> Array:
     best, best_value = constraints.include, -np.inf
     for count in counts:
@@ -281,11 +288,11 @@ def _best_additive(model: Model, constraints: Constraints, target: str | None) -
         rows.append(LinearConstraint(constraints.costs[None], -np.inf, constraints.budget))
     found = milp(
         -gain,
-        integrality=np.ones(len(gain)),
+        integrality=np.ones(len(gain), dtype=int),
         bounds=Bounds(constraints.include, 1 - constraints.exclude),
         constraints=rows,
     )
-    return np.round(found.x)
+    return np.asarray(found.x, np.float64).round()
 
 
 def _greedy_swaps(

@@ -27,6 +27,7 @@ from sklearn.model_selection import KFold
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from whence.errors import InputError
+from whence.outcomes import distinct_rows
 
 Floats = NDArray[np.float64]
 
@@ -103,6 +104,7 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     coef_std_: Floats
     noise_std_: Floats
     n_features_in_: int
+    exact_effects = True  # what main_effects and pair_effects say is all there is
     _one_target: bool
     _subset_mean: Floats  # (K,)
     _total_weight: float
@@ -119,25 +121,9 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.alpha = alpha
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> AdditiveSurrogate:
-        """Fitted surrogate, this object itself.
+        """Fitted surrogate, this object itself, from subsets X (m, K) and outcomes y (m,) or (m, T).
 
-        Parameters
-        ----------
-        X : array-like of shape (m, K)
-            Subsets, or weights of tasks.
-        y : array-like of shape (m,) or (m, T)
-            Outcomes; no missing values.
-        sample_weight : array-like of shape (m,), optional
-            How many rows each row stands for; rows of weight 0 vanish.
-
-        Returns
-        -------
-        AdditiveSurrogate
-
-        Examples
-        --------
-        >>> AdditiveSurrogate(alpha=1.0).fit([[0], [1]], [0.0, 3.0]).coef_
-        array([[1.]])
+        A row of weight w counts as w equal rows; rows of weight 0 vanish.
         """
         self._check_parameters()
         X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
@@ -215,20 +201,9 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return surrogate
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
-        """Predicted outcome of each subset, and how far a measured run may lie from it.
+        """Predicted outcomes, (m,) or (m, T) as y was; with ``return_std`` also the std of a new run.
 
-        Parameters
-        ----------
-        X : array-like of shape (m, K)
-            Subsets.
-        return_std : bool
-            Whether to return the standard deviation as well.
-
-        Returns
-        -------
-        mean : ndarray of shape (m, T), or (m,) after a 1-D y
-        std : ndarray of the same shape
-            Of a new run: doubt about the coefficients and the noise of a run together. Only where asked for.
+        That std holds doubt about the coefficients and the noise of a run together.
 
         Examples
         --------
@@ -247,73 +222,35 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return mean, np.sqrt(of_mean + self.noise_std_**2).reshape(shape)
 
     def main_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
-        """Mean change of g when a task joins, over inclusion probabilities of the others.
+        """Σ_q w_q E[g(s with k) − g(s without k)], s ~ Bernoulli(q)^K, and its std, both (K, T).
 
-        Σ_q w_q E[g(s with k) − g(s without k)], s ~ Bernoulli(q)^K. Where tasks do not interact, it does not
-        matter which others are there: this is coef_k Σ_q w_q.
-
-        Parameters
-        ----------
-        nodes : array-like of shape (Q,)
-            Inclusion probabilities q.
-        weights : array-like of shape (Q,)
-            Their weights w.
-
-        Returns
-        -------
-        scores : ndarray of shape (K, T)
-        std : ndarray of shape (K, T)
-
-        Examples
-        --------
-        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).main_effects([0.5], [1.0])[0].ravel()
-        array([3., 1.])
+        Where tasks do not interact, it does not matter which others are there: this is coef_k Σ_q w_q.
         """
         check_is_fitted(self)
         total = float(np.sum(np.asarray(weights, dtype=np.float64)))
         return self.coef_ * total, self.coef_std_ * abs(total)
 
     def pair_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
-        """Interaction of each pair of tasks: 0, and known to be 0, since effects add up by construction.
-
-        Parameters
-        ----------
-        nodes, weights : array-like of shape (Q,)
-            As for `main_effects`.
-
-        Returns
-        -------
-        scores : ndarray of shape (K, K, T)
-        std : ndarray of shape (K, K, T)
-
-        Examples
-        --------
-        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).pair_effects([0.5], [1.0])[0].shape
-        (2, 2, 1)
-        """
+        """Interaction of each pair of tasks and its std, (K, K, T): 0, and known to be, since effects add up."""
         check_is_fitted(self)
         n_tasks, n_targets = self.coef_.shape
         return np.zeros((n_tasks, n_tasks, n_targets)), np.zeros((n_tasks, n_tasks, n_targets))
 
     def mean_outcome(self, keep_prob: float) -> Floats:
-        """Mean of g over subsets that keep each task with the same probability.
-
-        Parameters
-        ----------
-        keep_prob : float
-            Probability that a task is in the subset.
-
-        Returns
-        -------
-        ndarray of shape (T,)
-
-        Examples
-        --------
-        >>> AdditiveSurrogate.from_coefficients([3.0, 1.0]).mean_outcome(0.5)
-        array([2.])
-        """
+        """Mean of g (T,) over subsets that keep each task with the same probability."""
         check_is_fitted(self)
         return np.asarray(self.intercept_ + keep_prob * self.coef_.sum(axis=0))
+
+    def contrast_std(self, X: ArrayLike, contrasts: Floats) -> Floats:
+        """Std (c, T) of the combinations ``contrasts`` (c, n), each adding up to 0, of g at n subsets."""
+        return np.sqrt(self._variance_along(contrasts @ np.asarray(X, dtype=np.float64)))
+
+    def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
+        """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
+        along = (np.asarray(X, dtype=np.float64) - self._subset_mean) @ self._basis
+        alpha = 0.0 if self.penalty == "lasso" else self.alpha_
+        spread = (1 / (self._spectrum[:, None] + alpha)).mean(axis=1)
+        return np.asarray((along * spread) @ along.T + 1 / self._total_weight), 1.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -343,9 +280,7 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self._variances = runs.variance(unexplained, n_subsets - len(s) - 1)[None]
         else:
             scale = self._spectrum.mean() if len(s) else 1.0
-            self._alphas = (
-                scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
-            )
+            self._alphas = scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
             losses, squares = _leave_one_out(self._alphas, U, s, Z, residual, runs.weights)
             best = np.argmin(losses, axis=0)
             # Nothing can be left out of a single subset.
@@ -361,22 +296,14 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         root = np.sqrt(runs.weights)[:, None]
         X, Y = runs.X / root, runs.Y / root
         largest = np.abs(runs.X.T @ runs.Y).max(axis=0) / self._total_weight
-        # Shuffled, since merging has put the subsets in order; seeded, since fitting is not random.
-        folds = KFold(min(5, max(2, n_subsets)), shuffle=True, random_state=0)
-        self.coef_, self.alpha_ = np.zeros((X.shape[1], n_targets)), np.zeros(n_targets)
+        self.coef_, self.alpha_ = np.empty((X.shape[1], n_targets)), np.empty(n_targets)
         squares, freedom = np.empty(n_targets), np.empty(n_targets)
         for t in range(n_targets):
-            tuned = self.alpha is None and largest[t] > 0  # for a constant, every penalty gives 0
-            if tuned:
-                model = LassoCV(alphas=largest[t] * _LASSO_GRID, cv=folds, max_iter=_LASSO_SWEEPS)
-            else:
-                model = Lasso(alpha=self.alpha or 1.0, max_iter=_LASSO_SWEEPS)
-            model.fit(X, Y[:, t], sample_weight=runs.weights)
-            self.alpha_[t] = model.alpha_ if tuned else self.alpha or 0.0
-            self.coef_[:, t] = model.coef_
-            active = np.flatnonzero(model.coef_)
+            self.alpha_[t], coef = _lasso(X, Y[:, t], runs.weights, self.alpha, largest[t])
+            self.coef_[:, t] = coef
+            active = np.flatnonzero(coef)
             columns = runs.X[:, active]
-            residual = runs.Y[:, t] - columns @ model.coef_[active]
+            residual = runs.Y[:, t] - columns @ coef[active]
             squares[t], freedom[t] = residual @ residual, n_subsets - len(active) - 1
             covariance = np.linalg.pinv(columns.T @ columns, hermitian=True)
             self._active.append((active, np.asarray(covariance, dtype=np.float64)))
@@ -425,10 +352,11 @@ class _Centred(NamedTuple):
 
 def _centred(X: Floats, Y: Floats, sample_weight: Floats) -> _Centred:
     kept = sample_weight > 0
-    X, Y, sample_weight = X[kept] + 0.0, Y[kept], sample_weight[kept]  # + 0.0 turns -0.0 into 0.0
-    # As bytes, equal rows are found fast, and the order of the result does not depend on that of the rows.
-    keys = np.ascontiguousarray(X).view(np.dtype((np.void, X.itemsize * X.shape[1]))).ravel()
-    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    X, Y, sample_weight = X[kept], Y[kept], sample_weight[kept]
+    first, group = distinct_rows(X)
+    # Sorted, so that folds and rounding do not depend on the order of the runs.
+    order = np.lexsort(X[first].T[::-1])
+    first, group = first[order], np.argsort(order)[group]
     weights = np.bincount(group, weights=sample_weight).astype(np.float64)
     shares = sample_weight / weights[group]
     means = np.asarray(csr_array((shares, (group, np.arange(len(group))))) @ Y)
@@ -483,6 +411,21 @@ def _beliefs(alphas: Floats, s: Floats, Z: Floats, unexplained: Floats, freedom:
     squares = np.maximum(unexplained + shrunk @ Z**2, np.finfo(np.float64).tiny)
     evidence = np.log(shrunk).sum(axis=1)[:, None] / 2 - freedom / 2 * np.log(squares)
     return np.asarray(scipy.special.softmax(evidence, axis=0))
+
+
+def _lasso(X: Floats, y: Floats, weights: Floats, alpha: float | None, largest: float) -> tuple[float, Floats]:
+    """Penalty and coefficients of one target; ``largest`` is the smallest penalty at which all are 0."""
+    if largest == 0:  # a constant, in which no penalty finds an effect
+        return alpha or 0.0, np.zeros(X.shape[1])
+    if alpha is None and len(X) > 2:
+        # Shuffled, since merging has put the subsets in order; seeded, since fitting is not random.
+        folds = KFold(min(5, len(X)), shuffle=True, random_state=0)
+        model = LassoCV(alphas=largest * _LASSO_GRID, cv=folds, max_iter=_LASSO_SWEEPS)
+        model.fit(X, y, sample_weight=weights)
+        return float(model.alpha_), model.coef_
+    chosen = largest if alpha is None else alpha  # two subsets leave nothing to tune by
+    model = Lasso(alpha=chosen, max_iter=_LASSO_SWEEPS).fit(X, y, sample_weight=weights)
+    return float(chosen), model.coef_
 
 
 def _per_target(intercept: ArrayLike, n_targets: int) -> Floats:

@@ -6,7 +6,6 @@ training runs only, and a subset's replicates are always held out together.
 
 from __future__ import annotations
 
-import inspect
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,20 +20,24 @@ from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import SizeOnly, lds, noise_ceiling, residual_error
+from whence.evaluation.scores import has_std
+from whence.evaluation.statistics import ratio
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.kernel import CombinedSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import LEVEL, interval_factor
+from whence.surrogates.warp import RankScale
 
-# From simple to rich: a richer surrogate must predict better by more than the margin.
 CANDIDATES: Mapping[str, Any] = {
     "additive": AdditiveSurrogate("ridge"),
     "kernel": CombinedSurrogate("raw"),
     "kernel on ranks": CombinedSurrogate("rank"),
 }
-MARGIN = 0.002
+# What is added to a candidate's error before the least one is chosen: "kernel" keeps effects exact and contains the
+# additive surrogate, so the others must be better by more than the noise of cross-validation.
+HANDICAP = {"additive": 0.02, "kernel on ranks": 0.01}
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
@@ -52,6 +55,7 @@ class Trial:
 
     name: str
     lds: Array
+    score_error: Array  # mean absolute error in normal scores of the outcome, by which surrogates are chosen
     residual_error: Array
     coverage: Array
     factor: Array  # what its std has to be multiplied with for intervals to hold
@@ -118,7 +122,9 @@ class Model:
         covariance, noise = np.zeros((len(S), len(S))), 0.0
         for part in self.parts:
             if not hasattr(part.surrogate, "covariance"):
-                raise InputError(f"A {type(part.surrogate).__name__} has no posterior covariance. Use whence.fit's own choice.")
+                raise InputError(
+                    f"A {type(part.surrogate).__name__} has no posterior covariance. Use whence.fit's own choice."
+                )
             share = len(part.targets) / self.outcomes.n_targets
             own_covariance, own_noise = part.surrogate.covariance(S)
             covariance += share * own_covariance
@@ -130,7 +136,7 @@ class Model:
         if isinstance(subsets, np.ndarray):
             rows = np.atleast_2d(np.asarray(subsets, np.float64))
         else:
-            given = list(subsets)  # type: ignore[arg-type]
+            given: list[Any] = list(subsets)  # type: ignore[arg-type]
             single = bool(given) and np.isscalar(given[0])
             rows = np.array([self.outcomes.subset(one) for one in ([given] if single else given)])
             rows = rows.reshape(-1, self.outcomes.n_tasks)
@@ -175,7 +181,7 @@ class Model:
     def _quality_in_words(self) -> str:
         q = self.quality()
         if np.isnan(q["lds"]):
-            return "Too few runs to check predictions on held-out ones: treat every number as a guess."
+            return "Not checked on held-out runs: treat every number as a guess."
         yardsticks = {
             "lds_tuned_linear": "tuned linear",
             "lds_size_only": "subset size alone",
@@ -198,7 +204,7 @@ TRUST = (
 )
 
 
-def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int = 5, seed: int = 0) -> Model:
+def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0) -> Model:
     """Return a :class:`Model` of the outcomes: the surrogate that predicts held-out runs best.
 
     Parameters
@@ -208,7 +214,7 @@ def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int = 5, seed: in
     surrogate : scikit-learn regressor, optional
         Use this one instead of choosing; it is still cross-validated.
     n_folds : int
-        Folds of the cross-validation, split by distinct subset.
+        Folds of the cross-validation, split by distinct subset; None fits the given surrogate without it.
     seed : int
         Of the folds.
 
@@ -221,8 +227,10 @@ def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int = 5, seed: in
     >>> model.predict([["a"], ["a", "b", "c"]]).round(1).ravel().tolist()
     [1.0, 0.0]
     """
-    if n_folds < 2:
-        raise InputError(f"The 'n_folds' parameter of fit must be at least 2. Got {n_folds} instead.")
+    if n_folds is None and surrogate is None:
+        raise InputError("Without cross-validation (n_folds=None) there is nothing to choose by. Give a surrogate.")
+    if n_folds is not None and n_folds < 2:
+        raise InputError(f"The 'n_folds' parameter of fit must be at least 2, or None. Got {n_folds} instead.")
     measured = ~np.isnan(outcomes.values)
     _refuse_unanswerable(outcomes, measured)
     for sentence in outcomes.concerns():
@@ -238,23 +246,27 @@ def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int = 5, seed: in
 
 
 def _fit_part(
-    table: Outcomes, targets: NDArray[np.intp], candidates: Mapping[str, Any], n_folds: int, seed: int
+    table: Outcomes, targets: NDArray[np.intp], candidates: Mapping[str, Any], n_folds: int | None, seed: int
 ) -> Part:
     """Cross-validate the candidates on complete runs, and fit the best on all of them."""
     subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
     n_distinct = int(subset_id.max()) + 1
     name = next(iter(candidates))
     trials: tuple[Trial, ...] = ()
-    if n_distinct >= FEWEST_TO_CHOOSE:
+    if n_folds is not None and n_distinct >= FEWEST_TO_CHOOSE:
         order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
         fold_of_subset = np.full(n_distinct, -1)
         fold_of_subset[order] = np.arange(len(order)) % n_folds
         folds = fold_of_subset[subset_id]
-        makers = {key: partial(_fitted, candidate) for key, candidate in candidates.items()}
-        makers[SIZE_ONLY] = SizeOnly.fit
+        makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
+        makers.update({key: partial(_fitted, candidate) for key, candidate in candidates.items()})
         trials = tuple(_trial(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating"))
-        scores = {trial.name: _mean(trial.lds) for trial in trials if trial.name in candidates}
-        name = next(key for key, score in scores.items() if score >= max(scores.values()) - MARGIN)
+        errors = {
+            trial.name: _mean(trial.score_error) + HANDICAP.get(trial.name, 0.0)
+            for trial in trials
+            if trial.name in candidates
+        }
+        name = min(errors, key=errors.__getitem__)
     return Part(targets, _fitted(candidates[name], table), name, trials)
 
 
@@ -279,9 +291,11 @@ def _trial(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: N
     for held in held_out:
         width = ndtri((1 + LEVEL) / 2) * std[held] * interval_factor(residual[~held], std[~held])
         inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
+    scale, scores = RankScale.learn(table.values)
     return Trial(
         name=name,
         lds=_mean_of_defined(ranked),
+        score_error=np.abs(scale.score(predicted) - scores).mean(0),
         residual_error=residual_error(predicted, table).per_target,
         coverage=inside.mean(0),
         factor=interval_factor(residual, std),
@@ -294,12 +308,12 @@ def _mean_of_defined(scores: Array) -> Array:
     defined = np.isfinite(scores)
     count = defined.sum(0)
     total = np.where(defined, scores, 0.0).sum(0)
-    return np.divide(total, count, out=np.full(scores.shape[1:], np.nan), where=count > 0)
+    return np.asarray(ratio(total, count))
 
 
 def _predict_with_std(model: Any, S: Array) -> tuple[Array, Array]:
     """Predictions and std (n, T); NaN std from a regressor that has none."""
-    if "return_std" in inspect.signature(model.predict).parameters:
+    if has_std(model):
         mean, std = model.predict(S, return_std=True)
     else:
         mean = np.asarray(model.predict(S))

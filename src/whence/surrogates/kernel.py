@@ -10,6 +10,8 @@ Both are Gaussian processes on subsets (:mod:`.posterior`) that differ in the ke
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,13 +19,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary, merge_replicates
 from whence.surrogates.kernels import RBF, Array, Kernel, Part, Polynomial
 from whence.surrogates.posterior import Posterior
-from whence.surrogates.tuning import TUNING_RUNS, CombinedKernel, grid_search
+from whence.surrogates.tuning import CombinedKernel, grid_search
 from whence.surrogates.warp import RankScale
 
+# Leave-one-out over the grid factors the matrix anew for every value: beyond this many runs, a sample of them tunes.
+GRID_RUNS = 2000
 # Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
 OWN_TARGETS = 40
 OWN_BYTES = 1 << 29
@@ -42,7 +47,6 @@ class _PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     groups_: tuple[Group, ...]
     coordinates_: Coordinates
-    exact_effects = True
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new run."""
@@ -75,6 +79,16 @@ class _PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         K = self.n_features_in_
         both = self._by_target(lambda p: np.stack(p.pair_effects(lattice, nodes, weights)), (2, K, K))
         return both[0], both[1]
+
+    def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
+        """Return the posterior std (c, T) of the combinations ``contrasts`` (c, n) of g at n subsets."""
+        coordinates = self.coordinates_(self._subsets(X))
+
+        def std(posterior: Posterior) -> Array:
+            variance = np.einsum("ci,ij,cj->c", contrasts, posterior.covariance(coordinates), contrasts)
+            return np.asarray(np.sqrt(np.maximum(variance, 0.0))[:, None] * posterior.scale)
+
+        return self._by_target(std, (len(contrasts),))
 
     def covariance(self, X: ArrayLike) -> tuple[Array, float]:
         """Return the posterior covariance of g between subsets (n, n) and the noise of one run, averaged over targets.
@@ -173,13 +187,14 @@ class KernelSurrogate(_PosteriorSurrogate):
         self.degree = degree
         self.coef0 = coef0
 
+    exact_effects = True
+
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> KernelSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
         self._check_parameters()
         S, Y, counts = self._training_table(X, y, sample_weight)
         paper = self.settings == "paper"
         self.coordinates_ = Coordinates.learn(S, standardize=False)
-        n_tasks = S.shape[1]
         candidates = self._candidates(S)
         if self.alpha is not None:
             alphas = [float(self.alpha)]
@@ -189,9 +204,7 @@ class KernelSurrogate(_PosteriorSurrogate):
             alphas = list(10.0 ** np.arange(-4, 1.5, 0.5) if self.alphas is None else self.alphas)
         which, self.alpha_ = 0, alphas[0]
         if len(candidates) * len(alphas) > 1:
-            rows = slice(None)
-            if len(S) > 5 * TUNING_RUNS:
-                rows = np.random.default_rng(0).choice(len(S), 5 * TUNING_RUNS, replace=False)
+            rows = np.random.default_rng(0).permutation(len(S))[:GRID_RUNS]
             grams = (part.gram(S[rows], S[rows]) for part in candidates)
             level = np.average(Y[rows], axis=0, weights=counts[rows])
             which, self.alpha_ = grid_search(grams, Y[rows] - level, alphas, counts[rows])
@@ -227,7 +240,9 @@ class KernelSurrogate(_PosteriorSurrogate):
         _one_of("kernel", self.kernel, ("rbf", "poly"), type(self).__name__)
         _one_of("settings", self.settings, ("tuned", "paper"), type(self).__name__)
         if self.degree not in (1, 2, 3):
-            raise ValueError(f"The 'degree' parameter of KernelSurrogate must be 1, 2 or 3. Got {self.degree!r} instead.")
+            raise ValueError(
+                f"The 'degree' parameter of KernelSurrogate must be 1, 2 or 3. Got {self.degree!r} instead."
+            )
         for name in ("alpha", "gamma"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -296,12 +311,17 @@ class CombinedSurrogate(_PosteriorSurrogate):
         X = self.coordinates_(S)
         thetas = [(np.arange(self.n_targets_), shared)]
         if self.own and 1 < self.n_targets_ <= OWN_TARGETS and self.n_targets_ * 8 * len(S) ** 2 <= OWN_BYTES:
-            thetas = [
-                (np.array([t]), self._tune_own(family, shared, X, Z[:, [t]], counts) if varies[t] else shared)
-                for t in range(self.n_targets_)
-            ]
+            # Matrices of a few hundred rows: one thread per target beats many threads per matrix.
+            with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
+                own = pool.map(lambda t: self._tune_own(family, shared, X, Z[:, [t]], counts), np.flatnonzero(varies))
+                thetas = [(np.array([t]), theta) for t, theta in zip(np.flatnonzero(varies), own, strict=True)]
+            if not varies.all():
+                thetas.append((np.flatnonzero(~varies), shared))
         posteriors = [
-            Group(targets, Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts))
+            Group(
+                targets,
+                Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts),
+            )
             for targets, theta in thetas
         ]
         self.groups_ = tuple(

@@ -5,7 +5,7 @@ and interactions all need the same few facts about each part, and find them here
 
 - ``gram``: its values between two lists of subsets;
 - ``mean``, ``main``, ``pair``: the expectation, the effect of one task and the joint effect of two tasks on
-  :math:`k(\\cdot, t)` when the other tasks are drawn at random;
+  k(·, t) when the other tasks are drawn at random;
 - ``main_prior``, ``pair_prior``: the same effects applied to both arguments, i.e. their prior variance when the
   kernel is the covariance of a Gaussian process.
 

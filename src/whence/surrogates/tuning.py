@@ -5,7 +5,7 @@ Both look at the training runs only, and both pool what the targets say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,11 +38,11 @@ def leave_one_out_error(gram: Array, Y: Array, noise: Array) -> float:
     return float(np.mean(error / np.where(spread > 0, spread, 1.0)))
 
 
-def grid_search(grams: Sequence[Array], Y: Array, alphas: Sequence[float], counts: Array) -> tuple[int, float]:
+def grid_search(grams: Iterable[Array], Y: Array, alphas: Sequence[float], counts: Array) -> tuple[int, float]:
     """Return (index into ``grams``, alpha) of least leave-one-out error; ``counts`` are replicates per run."""
     errors = np.array([[leave_one_out_error(gram, Y, alpha / counts) for alpha in alphas] for gram in grams])
     which, at = np.unravel_index(np.argmin(errors), errors.shape)
-    return int(which), float(alphas[at])
+    return int(which), float(alphas[int(at)])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,12 @@ class CombinedKernel:
         """Return the kernel at θ."""
         variances, _, rate, size_rate, relevance = self._split(theta)
         weights = relevance / self.n_coordinates
-        parts: list[Part] = [Constant(), Polynomial(1, weights), Polynomial(2, weights), RBF(rate * weights / 2)]
+        parts: list[Part] = [
+            Constant(),
+            Polynomial(1, weights),
+            Polynomial(2, weights),
+            RBF(rate * weights / 2),
+        ]
         if self.size_direction is not None:
             parts.append(Size(size_rate / (2 * self.size_unit**2), self.size_direction, self.size_offset))
         return Kernel(tuple(parts), (1.0, *map(float, variances)))
@@ -156,7 +161,7 @@ class CombinedKernel:
         def objective(theta: Array) -> tuple[float, Array]:
             value, gradient = self.negative_log_evidence(theta, X, Z, counts)
             deviation = (theta - mean) / std
-            return value + 0.5 * deviation @ deviation, gradient + deviation / std
+            return float(value + 0.5 * deviation @ deviation), gradient + deviation / std
 
         bounds = list(zip(np.maximum(mean - 4 * std, -12), np.minimum(mean + 4 * std, 6), strict=True))
         found = minimize(objective, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iter})

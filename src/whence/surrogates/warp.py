@@ -40,6 +40,11 @@ class RankScale:
                 out[beyond, t] += slope * (z[beyond] - scores[end])
         return out
 
+    def score(self, Y: Array) -> Array:
+        """Return the normal scores of outcomes ``Y`` (n, T), within the measured range."""
+        columns = [np.interp(Y[:, t], self.outcomes[:, t], self.scores[:, t]) for t in range(Y.shape[1])]
+        return np.column_stack(columns)
+
     def around(self, mean: Array, std: Array) -> tuple[Array, Array]:
         """Return the median outcome and half the distance between the outcomes one std below and above, both (n, T)."""
         return self.outcome(mean), (self.outcome(mean + std) - self.outcome(mean - std)) / 2

@@ -1,0 +1,42 @@
+"""Evaluation: how well a surrogate predicts unseen runs, beside what is trivial and what is possible.
+
+The last step of the flow. Everything here is a pure function of a model (anything with ``predict``) or of its
+predictions and of a table of held-out outcomes. A score is never read alone: `size_only` says what the number
+of tasks predicts by itself, `within_size_lds` what is left of a score when it is taken away, `noise_ceiling`
+what training noise leaves room for, and `repeated_splits` whether two methods differ by more than the luck of
+one split.
+
+Nothing is dropped silently. Where an outcome was not measured (NaN), each target is judged on its measured
+rows. A target whose measured outcome does not vary has no score: it is NaN, left out of the mean, and
+counted by ``n_undefined``. A prediction that does not vary where the outcome does is a failure of the model,
+and counts as a correlation of 0.
+"""
+
+from whence.evaluation.ceiling import Ceiling, noise_ceiling
+from whence.evaluation.scores import (
+    Score,
+    coverage,
+    lds,
+    loo_correlation,
+    residual_error,
+    spearman_per_target,
+    within_size_lds,
+)
+from whence.evaluation.size import SizeOnly, size_only
+from whence.evaluation.splits import Comparison, repeated_splits
+
+__all__ = [
+    "Ceiling",
+    "Comparison",
+    "Score",
+    "SizeOnly",
+    "coverage",
+    "lds",
+    "loo_correlation",
+    "noise_ceiling",
+    "repeated_splits",
+    "residual_error",
+    "size_only",
+    "spearman_per_target",
+    "within_size_lds",
+]

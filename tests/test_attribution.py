@@ -1,0 +1,379 @@
+"""Every rule on every surrogate against its textbook formula over 2^K subsets, and the axioms it has to keep."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import oracles
+import pytest
+from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
+from sklearn.base import clone
+
+import whence
+from whence.attribution import Attribution, attribute
+from whence.errors import DataWarning, InputError
+from whence.outcomes import Outcomes
+from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.choose import fit
+from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+
+every_rule = pytest.mark.parametrize("rule", RULES)
+every_surrogate = pytest.mark.parametrize("name", ANY)
+
+
+def fitted(name, runs):
+    """A surrogate as a model, without cross-validation."""
+    return fit(runs, surrogate=ANY[name], n_folds=None)
+
+
+def tabulated(model):
+    return oracles.table_of(model.predict, model.outcomes.n_tasks)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------
+
+
+@every_rule
+@every_surrogate
+def test_scores_are_those_of_the_textbook(name, rule):
+    model = fitted(name, table(30, 5))
+    found = attribute(model, rule, keep_prob=0.3)
+    expected = oracles.attribution(tabulated(model), rule, 0.3)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-8 * np.abs(expected).max())
+    assert (found.sampling_error == 0).all()
+
+
+@every_rule
+@pytest.mark.parametrize("n_tasks", [1, 2, 3])
+def test_few_tasks_are_as_right_as_many(rule, n_tasks):
+    S = oracles.all_subsets(n_tasks)
+    rng = np.random.default_rng(0)
+    runs = Outcomes(np.vstack([S, S]), rng.normal(size=(2 * len(S), 2)))
+    model = fitted("combined", runs)
+    expected = oracles.attribution(tabulated(model), rule, runs.subsets.mean())
+    np.testing.assert_allclose(attribute(model, rule).scores, expected, atol=1e-8)
+
+
+# On ranks the baseline is that of the product-kernel part, and a forest has none.
+@pytest.mark.parametrize("name", [name for name in ANY if name not in ("combined on ranks", "forest")])
+def test_baseline_is_the_expected_outcome_over_the_subsets_of_the_rule(name):
+    model = fitted(name, table(30, 5))
+    truth = tabulated(model)
+    K = 5
+    by_size = [np.mean([v for s, v in truth.items() if sum(s) == n], axis=0) for n in range(K + 1)]
+    expected = {
+        "loo": truth[(1,) * K],
+        "banzhaf": np.mean(list(truth.values()), axis=0),
+        "shapley": np.mean(by_size, axis=0),
+        "inclusion": oracles.bernoulli_weights(K, 0.3) @ np.array(list(truth.values())),
+    }
+    for rule in RULES:
+        found = attribute(model, rule, keep_prob=0.3).baseline
+        np.testing.assert_allclose(found, expected[rule], atol=1e-9, err_msg=rule)
+
+
+def test_inclusion_keeps_tasks_as_often_as_the_runs_do_if_not_told():
+    runs = table(60, 6, keep_prob=0.7)
+    model = fitted("rbf", runs)
+    np.testing.assert_allclose(
+        attribute(model, "inclusion").scores, oracles.inclusion(tabulated(model), runs.subsets.mean()), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@every_rule
+def test_std_is_that_of_the_posterior_over_all_subsets(name, rule):
+    """The variance of a linear functional of the process, from the covariance between all subsets."""
+    model = fitted(name, table(30, 4, T=1))
+    surrogate = model.parts[0].surrogate
+    posterior = surrogate.groups_[0].posterior
+    covariance = surrogate.covariance(oracles.all_subsets(4))[0] * posterior.scale[0] ** 2
+    weights = {"loo": ([1.0], [1.0]), "banzhaf": ([0.5], [1.0]), "inclusion": ([0.3], [0.7])}.get(rule)
+    if weights is None:
+        nodes = np.linspace(0, 1, 2001)
+        weights = (nodes, np.full(2001, 1 / 2000))
+        weights[1][[0, -1]] /= 2  # the trapezoidal rule
+    found = attribute(model, rule, keep_prob=0.3).std[:, 0]
+    for k in range(4):
+        a = oracles.effect_weights(4, [k], *weights)
+        np.testing.assert_allclose(found[k], np.sqrt(a @ covariance @ a), rtol=1e-4, atol=1e-6)
+
+
+def test_intervals_of_scores_hold_the_truth():
+    """Effects of functions drawn from the very process: nine of ten lie in their 90% interval."""
+    K, inside = 7, []
+    S = oracles.all_subsets(K)
+    kernel = oracles.gram(oracles.rbf([0.15] * K), S, S)
+    half = np.linalg.cholesky(kernel + 1e-9 * np.eye(len(S)))
+    for seed in range(25):
+        rng = np.random.default_rng(seed)
+        F = 3 + half @ rng.normal(size=len(S))
+        rows = rng.permutation(len(S))[:50]
+        y = F[rows] + np.sqrt(0.1) * rng.normal(size=50)
+        found = attribute(KernelSurrogate(alpha=0.1, gamma=0.15).fit(S[rows], y), "shapley")
+        low, high = found.interval()
+        truth = oracles.shapley({tuple(map(int, s)): np.array([f]) for s, f in zip(S, F, strict=True)})
+        inside.append((low <= truth) & (truth <= high))
+    assert 0.83 < np.mean(inside) < 0.97
+
+
+# ---- axioms ----------------------------------------------------------------------------------------------
+
+
+@every_surrogate
+def test_shapley_scores_add_up_to_all_tasks_less_none(name):
+    model = fitted(name, table(30, 6))
+    ends = model.predict(np.vstack([np.ones(6), np.zeros(6)]))
+    np.testing.assert_allclose(attribute(model, "shapley").scores.sum(0), ends[0] - ends[1], atol=1e-8)
+
+
+@every_rule
+@pytest.mark.parametrize("name", [name for name in ANY if name != "forest"])
+def test_two_tasks_that_do_the_same_get_the_same(name, rule):
+    """On a table that is unchanged when tasks 1 and 3 change places."""
+    S = oracles.all_subsets(5)
+    y = np.exp(S[:, 0] - S[:, 1] * S[:, 2] - S[:, 3] * S[:, 2] + 0.5 * S[:, 1] * S[:, 3])
+    scores = attribute(fitted(name, Outcomes(S, y)), rule).scores
+    np.testing.assert_allclose(scores[1], scores[3], atol=1e-3 * np.abs(scores).max())
+
+
+@every_rule
+def test_a_task_that_no_prediction_depends_on_gets_nothing(rule):
+    S = subsets(30, 5)
+    model = KernelSurrogate().fit(S[:, :4], outcomes_of(S, 2))
+
+    class Blind:
+        n_features_in_ = 5
+
+        def predict(self, X):
+            return model.predict(X[:, :4])
+
+    scores = attribute(Blind(), rule).scores
+    np.testing.assert_allclose(scores[4], 0, atol=1e-12)
+    np.testing.assert_allclose(scores[:4], attribute(model, rule).scores, atol=1e-8)
+
+
+@every_rule
+@pytest.mark.parametrize("name", ["rbf, given", "poly 2", "ols", "poly 3"])
+def test_scores_of_a_sum_are_sums_of_scores(name, rule):
+    """Linear smoothers: attributing y₀ + y₁ is attributing each and adding up."""
+    runs = table(30, 5, T=2)
+    both = fitted(name, runs)
+    surrogate = clone(ANY[name])
+    if name == "poly 2":
+        surrogate.set_params(alpha=both.parts[0].surrogate.alpha_)
+    total = fit(Outcomes(runs.subsets, runs.values.sum(1)), surrogate=surrogate, n_folds=None)
+    np.testing.assert_allclose(attribute(total, rule).scores[:, 0], attribute(both, rule).scores.sum(1), atol=1e-8)
+
+
+@every_rule
+@every_surrogate
+def test_targets_do_not_disturb_each_other(name, rule):
+    """The scores of a target are those of enumerating its own column, wherever it stands."""
+    runs = table(30, 4, T=3)
+    model = fitted(name, runs)
+    scores = attribute(model, rule, keep_prob=0.4).scores
+    for t in range(3):
+        alone = oracles.table_of(lambda rows, t=t: model.predict(rows)[:, t], 4)
+        expected = oracles.attribution(alone, rule, 0.4)[:, 0]
+        np.testing.assert_allclose(scores[:, t], expected, atol=1e-8)
+
+
+def test_an_exact_surrogate_has_the_true_leave_one_out_scores():
+    """The paper's ground truth I_k = F(1) − F(1 − e_k), from a surrogate that interpolates."""
+    S = oracles.all_subsets(5)
+    F = np.random.default_rng(0).normal(size=len(S))
+    truth = oracles.loo({tuple(map(int, s)): np.array([f]) for s, f in zip(S, F, strict=True)})
+    found = attribute(KernelSurrogate(alpha=1e-12, gamma=1.0).fit(S, F), "loo")
+    np.testing.assert_allclose(found.scores, truth, atol=1e-7)
+
+
+# ---- mixtures: shift -------------------------------------------------------------------------------------
+
+
+def mixture_model(surrogate=None, T=2, K=4):
+    W = np.random.default_rng(0).dirichlet(np.ones(K), 50)
+    Y = np.column_stack([W @ np.arange(K), (W**2) @ np.arange(K)])[:, :T]
+    return fit(Outcomes(W, Y), surrogate=surrogate or KernelSurrogate(alpha=0.01, gamma=1.0), n_folds=None)
+
+
+def test_shift_is_the_change_when_a_task_takes_over_a_tenth_of_the_average_mixture():
+    model = mixture_model()
+    average = model.outcomes.subsets.mean(0)
+    found = attribute(model, "shift")
+    for k in range(4):
+        moved = 0.9 * average
+        moved[k] += 0.1 * average.sum()
+        np.testing.assert_allclose(moved.sum(), average.sum())
+        expected = model.predict(moved[None]) - model.predict(average[None])
+        np.testing.assert_allclose(found.scores[k], expected[0], atol=1e-10)
+    np.testing.assert_allclose(found.baseline, model.predict(average[None])[0])
+    assert found.rule == "shift"
+
+
+def test_shift_has_the_std_of_the_posterior():
+    model = mixture_model(T=1)
+    average = model.outcomes.subsets.mean(0)
+    surrogate = model.parts[0].surrogate
+    found = attribute(model, "shift").std[:, 0]
+    scale = surrogate.groups_[0].posterior.scale[0]
+    for k in range(4):
+        moved = 0.9 * average
+        moved[k] += 0.1 * average.sum()
+        C, _ = surrogate.covariance(np.vstack([average, moved]))
+        np.testing.assert_allclose(found[k], scale * np.sqrt(C[0, 0] + C[1, 1] - 2 * C[0, 1]), rtol=1e-6)
+
+
+def test_shift_of_an_additive_surrogate_is_a_difference_of_coefficients():
+    model = mixture_model(AdditiveSurrogate(), T=1)
+    average = model.outcomes.subsets.mean(0)
+    coef = model.parts[0].surrogate.coef_[:, 0]
+    expected = 0.1 * (average.sum() * coef - average @ coef)
+    np.testing.assert_allclose(attribute(model, "shift").scores[:, 0], expected, atol=1e-10)
+
+
+def test_shift_needs_the_runs():
+    S = subsets(20, 3)
+    with pytest.raises(InputError, match="The rule 'shift' starts from the average of the runs"):
+        attribute(KernelSurrogate().fit(S, S[:, 0]), "shift")
+
+
+# ---- words and tables ------------------------------------------------------------------------------------
+
+
+def an_attribution(maximize=(False,), T=1):
+    scores = np.array([[1.0], [-2.0], [0.1], [0.0]]) * np.ones((1, T))
+    std = np.full((4, T), 0.2)
+    return Attribution(
+        scores=scores,
+        std=std,
+        sampling_error=np.zeros((4, T)),
+        baseline=np.zeros(T),
+        task_names=("a", "b", "c", "d"),
+        target_names=tuple("xyz"[:T]),
+        maximize=maximize,
+        rule="shapley",
+        how="exact",
+    )
+
+
+@pytest.mark.parametrize(
+    ("maximize", "words"), [(False, ["hurts", "helps"]), (True, ["helps", "hurts"])], ids=["minimize", "maximize"]
+)
+def test_verdicts_follow_the_direction_of_the_target(maximize, words):
+    unclear = "not distinguishable from zero"
+    assert an_attribution((maximize,)).verdicts()[:, 0].tolist() == [*words, unclear, unclear]
+
+
+def test_verdicts_of_targets_in_different_directions():
+    found = an_attribution((False, True), T=2).verdicts()
+    assert found[0].tolist() == ["hurts", "helps"]
+    assert found[1].tolist() == ["helps", "hurts"]
+
+
+def test_verdicts_depend_on_the_level():
+    found = an_attribution()
+    assert found.verdicts(level=0.3)[2, 0] == "hurts"
+    assert found.verdicts(level=0.999)[2, 0] == "not distinguishable from zero"
+
+
+def test_intervals_are_normal_and_hold_the_sampling_error_too():
+    exact = an_attribution()
+    low, high = exact.interval(0.8)
+    np.testing.assert_allclose(high - exact.scores, oracles.normal_quantile(0.8) * 0.2)
+    np.testing.assert_allclose(exact.scores - low, oracles.normal_quantile(0.8) * 0.2)
+    sampled = Attribution(**{**vars(exact), "sampling_error": np.full((4, 1), 0.15)})
+    low, high = sampled.interval(0.8)
+    np.testing.assert_allclose(high - low, 2 * oracles.normal_quantile(0.8) * 0.25)
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+def test_the_table_has_a_row_per_task_and_target_the_most_helpful_first(maximize):
+    runs = table(30, 4, task_names=list("abcd"), target_names=["x", "y"], maximize=[maximize, not maximize])
+    found = attribute(fitted("rbf", runs))
+    frame = found.to_frame(0.8)
+    assert list(frame.columns) == ["target", "rank", "task", "score", "std", "low", "high", "verdict"]
+    assert frame["target"].tolist() == ["x"] * 4 + ["y"] * 4
+    assert frame["rank"].tolist() == [1, 2, 3, 4] * 2
+    for t, (target, rows) in enumerate(frame.groupby("target")):
+        better = 1 if runs.maximize[t] else -1
+        assert (np.diff(better * rows["score"]) <= 0).all()
+        assert sorted(rows["task"]) == list("abcd")
+        for row in rows.itertuples():
+            k = "abcd".index(row.task)
+            assert target == found.target_names[t]
+            assert (row.score, row.std) == (found.scores[k, t], found.std[k, t])
+            assert row.low == found.interval(0.8)[0][k, t]
+            assert row.high == found.interval(0.8)[1][k, t]
+            assert row.verdict == found.verdicts(0.8)[k, t]
+
+
+def test_the_text_names_the_rule_and_how_it_was_computed():
+    text = str(attribute(fitted("combined on ranks", table(30, 4, task_names=list("abcd"))), "banzhaf"))
+    assert text.startswith("banzhaf attribution (exact, summed over all subsets)\n")
+    assert "verdict" in text
+    assert str(attribute(fitted("rbf", table(30, 4)), "loo")).startswith("loo attribution (exact)\n")
+
+
+def test_names_and_directions_are_those_of_the_table():
+    runs = table(30, 3, task_names=list("abc"), target_names=["x", "y"], maximize=["y"])
+    found = attribute(fitted("rbf", runs))
+    assert (found.task_names, found.target_names) == (("a", "b", "c"), ("x", "y"))
+    assert (found.maximize, found.rule, found.how) == ((False, True), "shapley", "exact")
+
+
+# ---- refusals and warnings -------------------------------------------------------------------------------
+
+
+def prompts():
+    """Four demonstrations of fifty, as in the paper's in-context learning."""
+    S = whence.FixedSize(4).draw(50, 60)
+    return fit(Outcomes(S, S @ np.linspace(-1, 1, 50)), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
+
+
+@pytest.mark.parametrize(("rule", "reach"), [("loo", "50 to 50"), ("banzhaf", "25 to 25"), ("shapley", "12 to 38")])
+def test_rules_about_subsets_far_larger_than_any_run_warn(rule, reach):
+    message = f"The rule '{rule}' asks about subsets of about {reach} tasks, and the runs have 4 to 4 of 50"
+    with pytest.warns(DataWarning, match=message + ": this is extrapolation. Prefer rule='inclusion'"):
+        attribute(prompts(), rule)
+
+
+def test_rules_about_subsets_far_smaller_than_any_run_warn():
+    S = np.vstack([np.ones(30), 1 - np.eye(30)])
+    model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
+    with pytest.warns(DataWarning, match="the runs have 29 to 30 of 30: this is extrapolation"):
+        attribute(model, "shapley")
+
+
+def test_inclusion_never_extrapolates():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attribute(prompts(), "inclusion")
+        for rule in RULES:
+            attribute(fitted("rbf", table(40, 6)), rule)
+
+
+@every_rule
+def test_mixture_weights_are_refused(rule):
+    message = f"The rule '{rule}' is about tasks that are in or out, and this table has mixture weights."
+    with pytest.raises(InputError, match=message):
+        attribute(mixture_model(), rule)
+
+
+def test_unknown_rules_are_named():
+    with pytest.raises(InputError, match=r"The 'rule' must be one of 'shapley'.*Got 'lime' instead"):
+        attribute(fitted("rbf", table(20, 3)), "lime")
+
+
+@pytest.mark.parametrize("keep_prob", [0.0, 1.0, -0.5, 2.0])
+def test_impossible_keep_probs_are_refused(keep_prob):
+    with pytest.raises(InputError, match=f"'keep_prob' parameter must lie between 0 and 1. Got {keep_prob}"):
+        attribute(fitted("rbf", table(20, 3)), "inclusion", keep_prob=keep_prob)
+
+
+def test_a_surrogate_alone_can_be_attributed():
+    S = subsets(30, 4)
+    surrogate = CombinedSurrogate().fit(S, outcomes_of(S)[:, 0])
+    expected = oracles.shapley(oracles.table_of(surrogate.predict, 4))
+    np.testing.assert_allclose(attribute(surrogate).scores, expected, atol=1e-8)

@@ -1,0 +1,447 @@
+"""`whence.fit`: what it chooses, what it says about itself, and that what it says is true of new runs."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import oracles
+import pytest
+from conformance import FOREST, KERNELS, outcomes_of, subsets, table
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
+
+import whence
+from whence.errors import DataWarning, InputError
+from whence.evaluation import coverage, lds
+from whence.outcomes import Outcomes
+from whence.surrogates import choose
+from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.choose import CANDIDATES, Model, fit
+from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+
+GIVEN = KernelSurrogate(alpha=0.1, gamma=0.2)  # nothing to tune: fast
+
+
+# ---- the choice ------------------------------------------------------------------------------------------
+
+
+def additive_table(seed=0):
+    S = subsets(60, 12, seed=seed)
+    rng = np.random.default_rng(seed)
+    return Outcomes(S, S @ rng.normal(size=12) + rng.normal(size=len(S)))
+
+
+def test_an_additive_table_gets_the_additive_surrogate_or_one_that_predicts_it_better():
+    names = [fit(additive_table(seed)).parts[0] for seed in range(4)]
+    assert [part.name for part in names].count("additive") >= 2
+    for part in names:
+        scores = {trial.name: trial.lds.mean() for trial in part.trials if trial.name in CANDIDATES}
+        best = max(scores.values())
+        simplest = next(name for name in CANDIDATES if scores[name] >= best - choose.MARGIN)
+        assert part.name == simplest
+
+
+def test_a_table_of_interactions_gets_a_kernel():
+    runs = table(60, 6, T=1)
+    model = fit(runs)
+    assert model.parts[0].name in ("kernel", "kernel on ranks")
+    assert isinstance(model.parts[0].surrogate, CombinedSurrogate)
+    assert model.quality()["lds"] > model.quality()["lds_tuned_linear"] + 0.02
+
+
+def test_a_richer_surrogate_has_to_be_better_by_more_than_the_margin(monkeypatch):
+    runs = table(60, 6, T=1)
+    monkeypatch.setattr(choose, "MARGIN", 2.0)
+    assert fit(runs).parts[0].name == "additive"
+
+
+def test_the_chosen_surrogate_is_fitted_on_all_runs():
+    runs = table(40, 5)
+    model = fit(runs)
+    expected = clone(CANDIDATES[model.parts[0].name]).fit(runs.subsets, runs.values)
+    np.testing.assert_allclose(model.predict(runs.subsets), expected.predict(runs.subsets), atol=1e-9)
+
+
+def test_candidates_are_not_touched():
+    fit(table(40, 5))
+    for candidate in CANDIDATES.values():
+        assert not hasattr(candidate, "n_features_in_")
+
+
+@pytest.mark.parametrize("m", [3, 5])
+def test_too_few_subsets_to_choose_from_give_the_simplest_and_no_claim(m):
+    S = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1]])[:m]
+    model = fit(Outcomes(S, S[:, 0] + 0.1 * np.arange(m)))
+    assert model.parts[0].name == "additive"
+    assert model.parts[0].trials == ()
+    assert np.isnan([model.quality()[key] for key in ("lds", "residual_error", "coverage_90")]).all()
+    assert "treat every number as a guess" in str(model)
+    assert np.isfinite(model.predict(S)).all()
+
+
+def test_the_same_seed_gives_the_same_model_and_another_seed_other_folds():
+    runs = table(40, 5)
+    first, second = fit(runs), fit(runs)
+    np.testing.assert_array_equal(list(first.quality().values()), list(second.quality().values()))
+    for one, other in zip(
+        first.predict(runs.subsets, return_std=True), second.predict(runs.subsets, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    assert fit(runs, seed=1).quality()["lds"] != first.quality()["lds"]
+
+
+def test_only_a_sample_of_very_many_subsets_is_cross_validated(monkeypatch):
+    runs = table(60, 6)
+    monkeypatch.setattr(choose, "CHOICE_RUNS", 20)
+    seen = []
+    original = choose.lds
+    monkeypatch.setattr(choose, "lds", lambda p, held: (seen.append(held.n_runs), original(p, held))[1])
+    model = fit(runs, surrogate=GIVEN)
+    assert sum(seen) == 2 * 20, "the surrogate and the size-only yardstick"
+    expected = clone(GIVEN).fit(runs.subsets, runs.values).predict(runs.subsets)
+    np.testing.assert_allclose(model.predict(runs.subsets), expected)
+
+
+# ---- what it says ----------------------------------------------------------------------------------------
+
+
+def test_words_name_the_table_the_choice_and_the_quality():
+    model = fit(table(60, 6, T=1, target_names=["loss"]))
+    text, q = str(model), model.quality()
+    assert repr(model.outcomes) in text
+    assert f"Chosen: {model.parts[0].name} (" in text
+    assert f"rank correlation {q['lds']:.2f} (tuned linear {q['lds_tuned_linear']:.2f}" in text
+    assert f"subset size alone {q['lds_size_only']:.2f}" in text
+    assert f"residual error {q['residual_error']:.2f} of the variance" in text
+    assert f"90% intervals hold {q['coverage_90']:.0%}" in text
+    assert "noise ceiling" not in text, "no subset was run twice"
+
+
+def test_words_tell_targets_of_different_runs_apart():
+    runs = table(40, 5, T=2, target_names=["loss", "acc"])
+    values = runs.values.copy()
+    values[:7, 1] = np.nan
+    with pytest.warns(DataWarning, match="Targets not measured in every run"):
+        text = str(fit(Outcomes(runs.subsets, values, target_names=["loss", "acc"])))
+    assert "Chosen for loss: " in text
+    assert "Chosen for acc: " in text
+
+
+@pytest.mark.parametrize(
+    ("noise", "words"), [(0.01, "can be relied on"), (1e3, "Too weak to act on")], ids=["signal", "noise"]
+)
+def test_words_of_trust_follow_the_quality(noise, words):
+    assert words in str(fit(table(80, 8, T=3, noise=noise, seed=2)))
+
+
+def test_noise_ceiling_appears_when_runs_are_repeated():
+    S = np.repeat(subsets(20, 5), 2, axis=0)
+    model = fit(Outcomes(S, outcomes_of(S, noise=0.3)), surrogate=GIVEN)
+    assert 0 < model.quality()["noise_ceiling"] <= 1
+    assert "noise ceiling" in str(model)
+
+
+# ---- honesty: cross-validated numbers hold for runs never seen -------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def simulations():
+    """Models of 8 tables, each with 100 runs that it has not seen."""
+    found = []
+    for seed in range(8):
+        S = subsets(150, 9, seed=seed)
+        Y = outcomes_of(S, noise=(0.2, 0.8)[seed % 2], seed=seed)
+        found.append((fit(Outcomes(S[:50], Y[:50])), Outcomes(S[50:], Y[50:])))
+    return found
+
+
+def test_cross_validated_rank_correlation_is_that_of_new_runs(simulations):
+    promised = np.array([model.quality()["lds"] for model, _ in simulations])
+    kept = np.array([lds(model, held_out).mean for model, held_out in simulations])
+    assert abs(promised.mean() - kept.mean()) < 0.06
+    assert np.abs(promised - kept).max() < 0.25
+    assert 0.5 < kept.mean() < 0.98, "neither trivial nor hopeless"
+
+
+def test_cross_validated_error_is_that_of_new_runs(simulations):
+    promised = np.mean([model.quality()["residual_error"] for model, _ in simulations])
+    errors = [
+        ((held_out.values - model.predict(held_out.subsets)) ** 2).mean() / held_out.values.var()
+        for model, held_out in simulations
+    ]
+    assert abs(promised - np.mean(errors)) < 0.08
+
+
+def test_intervals_hold_nine_of_ten_new_runs(simulations):
+    held = [coverage(model, held_out).mean for model, held_out in simulations]
+    assert 0.84 < np.mean(held) < 0.96
+    promised = [model.quality()["coverage_90"] for model, _ in simulations]
+    assert 0.8 < np.mean(promised) < 0.97
+
+
+def test_intervals_of_a_surrogate_that_misjudges_its_noise_are_put_right():
+    """An almost interpolating kernel on noisy runs is far too sure of itself; cross-validation is not fooled."""
+    S = subsets(160, 9)
+    Y = outcomes_of(S, noise=1.0)
+    held_out = Outcomes(S[60:], Y[60:])
+    model = fit(Outcomes(S[:60], Y[:60]), surrogate=KernelSurrogate(alpha=1e-4, gamma=0.05))
+    assert 0.8 < coverage(model, held_out).mean <= 0.99
+    surrogate = model.parts[0].surrogate
+    mean, std = surrogate.predict(held_out.subsets, return_std=True)
+    stated = model.predict(held_out.subsets, return_std=True)
+    np.testing.assert_allclose(stated[0][:, 0], mean)
+    np.testing.assert_allclose(stated[1][:, 0], std * model.parts[0].factor)
+
+
+def test_replicates_are_held_out_together():
+    """Two runs per subset that share a value specific to it, and nothing else: nothing can be predicted."""
+    scores = []
+    for seed in range(5):
+        S = np.repeat(subsets(30, 10, seed=seed), 2, axis=0)
+        rng = np.random.default_rng(seed)
+        own = np.repeat(rng.normal(size=(30, 3)), 2, axis=0)
+        runs = Outcomes(S, own + 0.01 * rng.normal(size=own.shape))
+        for surrogate in (KernelSurrogate(alpha=1e-6, gamma=2.0), AdditiveSurrogate()):
+            scores.append(fit(runs, surrogate=surrogate).quality()["lds"])
+    assert abs(np.mean(scores)) < 0.15
+    assert max(scores) < 0.5
+
+
+def test_pure_noise_does_not_look_predictable():
+    scores = []
+    for seed in range(5):
+        S = np.repeat(subsets(30, 8, seed=seed), 2, axis=0)
+        runs = Outcomes(S, np.random.default_rng(seed).normal(size=(len(S), 4)))
+        scores.append(fit(runs).quality()["lds"])
+    assert abs(np.mean(scores)) < 0.12
+
+
+def test_a_quality_of_its_own_is_cross_validated_by_hand():
+    """Fold by fold: fit without the fold, rank correlation within it, the mean over folds."""
+    runs = table(30, 5, T=1, noise=0.5)
+    model = fit(runs, surrogate=GIVEN, n_folds=3, seed=4)
+    distinct = np.unique(runs.subsets, axis=0)
+    order = np.random.default_rng(4).permutation(len(distinct))
+    ranks, errors = [], np.empty(len(distinct))
+    for fold in range(3):
+        members = [tuple(distinct[i]) for place, i in enumerate(order) if place % 3 == fold]
+        held = np.array([tuple(row) in members for row in runs.subsets])
+        predicted = clone(GIVEN).fit(runs.subsets[~held], runs.values[~held, 0]).predict(runs.subsets[held])
+        a, b = (values.argsort().argsort() for values in (predicted, runs.values[held, 0]))
+        ranks.append(np.corrcoef(a, b)[0, 1])
+        errors[held] = (predicted - runs.values[held, 0]) ** 2
+    np.testing.assert_allclose(model.quality()["lds"], np.mean(ranks))
+    np.testing.assert_allclose(model.quality()["residual_error"], errors.mean() / runs.values.var())
+
+
+def test_n_folds_none_fits_the_given_surrogate_without_checking_it():
+    runs = table(30, 5)
+    model = fit(runs, surrogate=GIVEN, n_folds=None)
+    assert model.parts[0].trials == ()
+    np.testing.assert_allclose(model.predict(runs.subsets), fit(runs, surrogate=GIVEN).predict(runs.subsets))
+
+
+# ---- missing outcomes ------------------------------------------------------------------------------------
+
+
+def test_a_target_with_gaps_is_fitted_as_if_alone_on_its_runs():
+    runs = table(60, 7, T=3, noise=0.3)
+    values = runs.values.copy()
+    values[:15, 0] = np.nan
+    values[40:, 2] = np.nan
+    with pytest.warns(DataWarning, match=r"Targets not measured in every run: outcome_0 \(15 of 60 missing\)"):
+        model = fit(Outcomes(runs.subsets, values))
+    assert len(model.parts) == 3
+    for t, rows in enumerate((slice(15, None), slice(None), slice(None, 40))):
+        alone = fit(Outcomes(runs.subsets[rows], runs.values[rows, t]))
+        part = next(part for part in model.parts if t in part.targets)
+        assert part.name == alone.parts[0].name
+        for one, other in zip(
+            model.predict(runs.subsets, return_std=True), alone.predict(runs.subsets, return_std=True), strict=True
+        ):
+            np.testing.assert_allclose(one[:, t], other[:, 0], rtol=1e-9)
+
+
+def test_targets_with_the_same_gaps_share_a_surrogate():
+    runs = table(40, 5, T=4)
+    values = runs.values.copy()
+    values[:5, [0, 2]] = np.nan
+    with pytest.warns(DataWarning, match="Targets not measured"):
+        model = fit(Outcomes(runs.subsets, values), surrogate=GIVEN)
+    assert sorted(tuple(part.targets) for part in model.parts) == [(0, 2), (1, 3)]
+    expected = clone(GIVEN).fit(runs.subsets[5:], runs.values[5:, [0, 2]])
+    np.testing.assert_allclose(model.predict(runs.subsets)[:, [0, 2]], expected.predict(runs.subsets))
+
+
+# ---- what cannot be answered, and what deserves a look ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1.0, np.nan, np.nan, np.nan], "At least 3 measured runs are needed. Got fewer for outcome_0."),
+        ([np.nan] * 4, "No run has a measured value of outcome_0. Leave the target out, or measure it."),
+    ],
+)
+def test_too_few_measured_runs_are_refused(values, message):
+    with pytest.raises(InputError, match=message):
+        fit(Outcomes(oracles.all_subsets(2), values))
+
+
+def test_fewer_than_three_runs_are_refused():
+    with pytest.raises(InputError, match="At least 3 measured runs are needed. Got fewer for outcome_0."):
+        fit(Outcomes([[1, 0], [0, 1]], [1.0, 2.0]))
+
+
+def test_one_subset_over_and_over_is_refused():
+    with pytest.raises(InputError, match="All runs have the same subset of tasks: nothing can be said"):
+        fit(Outcomes([[1, 0]] * 5, np.arange(5.0)))
+
+
+@pytest.mark.parametrize("n_folds", [1, 0, -3])
+def test_less_than_two_folds_are_refused(n_folds):
+    message = f"The 'n_folds' parameter of fit must be at least 2.* Got {n_folds} instead."
+    with pytest.raises(InputError, match=message):
+        fit(table(20, 4), n_folds=n_folds)
+
+
+def test_no_folds_and_no_surrogate_are_refused():
+    with pytest.raises(InputError, match=r"Without cross-validation \(n_folds=None\) there is nothing to choose"):
+        fit(table(20, 4), n_folds=None)
+
+
+def test_more_folds_than_subsets_leave_one_out():
+    model = fit(table(8, 4), surrogate=GIVEN, n_folds=50)
+    assert np.isfinite(model.quality()["residual_error"])
+
+
+def test_concerns_are_warnings_that_name_the_columns():
+    S = subsets(20, 4)
+    S[:, 2] = 1
+    with pytest.warns(DataWarning, match="Tasks in every run alike, so that their effect cannot be seen: task_2"):
+        fit(Outcomes(S, outcomes_of(S)), surrogate=GIVEN)
+
+
+def test_a_table_without_concerns_warns_of_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(table(30, 5), surrogate=GIVEN)
+
+
+def test_a_constant_target_is_predicted_constant_and_counted_as_undefined():
+    runs = table(30, 6, T=2)
+    values = np.column_stack([runs.values[:, 0], np.full(30, 4.0)])
+    with pytest.warns(DataWarning, match="Targets with the same value in every run"):
+        model = fit(Outcomes(runs.subsets, values))
+    np.testing.assert_allclose(model.predict(runs.subsets)[:, 1], 4.0)
+    (chosen,) = (trial for trial in model.parts[0].trials if trial.name == model.parts[0].name)
+    assert np.isnan(chosen.lds[1])
+    assert model.quality()["lds"] == pytest.approx(chosen.lds[0])
+
+
+# ---- predict ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fit(table(30, 4, task_names=list("abcd"), target_names=["x", "y"]), surrogate=GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("given", "row"),
+    [
+        ([["a", "c"]], [1, 0, 1, 0]),
+        (["a", "c"], [1, 0, 1, 0]),
+        ([{"a": 1.0, "d": 0.5}], [1, 0, 0, 0.5]),
+        ([[1, 0, 1, 0]], [1, 0, 1, 0]),
+        ([1, 0, 1, 0], [1, 0, 1, 0]),
+        (np.array([1, 0, 1, 0]), [1, 0, 1, 0]),
+        (np.array([[1.0, 0.0, 1.0, 0.0]]), [1, 0, 1, 0]),
+        ([[]], [0, 0, 0, 0]),
+    ],
+)
+def test_subsets_are_given_as_names_weights_or_rows(model, given, row):
+    expected = model.parts[0].surrogate.predict(np.array([row], dtype=float))
+    np.testing.assert_allclose(model.predict(given), expected)
+    assert model.predict(given).shape == (1, 2)
+
+
+def test_several_subsets_at_once_and_none(model):
+    both = model.predict([["a"], ["b", "d"]])
+    np.testing.assert_allclose(both, np.vstack([model.predict([["a"]]), model.predict([["b", "d"]])]))
+    mean, std = model.predict([["a"], ["b", "d"]], return_std=True)
+    np.testing.assert_array_equal(mean, both)
+    assert std.shape == (2, 2)
+    assert (std > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ones((2, 3)), r"Subsets must have one column per task \(4\). Got 3 instead."),
+        ([[1, 0, 1]], r"row of 4 numbers, one per task. Got shape \(3,\) instead"),
+        ([["a", "e"]], r"'e'"),
+    ],
+)
+def test_subsets_of_the_wrong_width_and_unknown_tasks_are_refused(model, given, message):
+    with pytest.raises(InputError, match=message):
+        model.predict(given)
+
+
+def test_a_model_hands_on_the_names_and_directions_of_its_table():
+    runs = table(30, 4, task_names=list("abcd"), target_names=["x", "y"], maximize=["y"])
+    model = fit(runs, surrogate=GIVEN)
+    assert isinstance(model, Model)
+    assert model.outcomes is runs
+    assert (model.task_names, model.target_names) == (("a", "b", "c", "d"), ("x", "y"))
+    assert model.maximize == (False, True)
+
+
+def test_covariance_is_averaged_over_targets():
+    runs = table(40, 5, T=3)
+    values = runs.values.copy()
+    values[:9, 0] = np.nan
+    with pytest.warns(DataWarning, match="Targets not measured"):
+        model = fit(Outcomes(runs.subsets, values), surrogate=KernelSurrogate(alpha=0.2, gamma=0.3))
+    new = oracles.all_subsets(5)[:6]
+    kernel = oracles.rbf([0.3] * 5)
+    expected = np.zeros((6, 6))
+    for rows, share in ((slice(9, None), 1 / 3), (slice(None), 2 / 3)):
+        S = runs.subsets[rows]
+        expected += share * oracles.gp_predict(kernel, np.full(len(S), 0.2), S, values[rows, 1:], new)[1]
+    covariance, noise = model.covariance(new)
+    np.testing.assert_allclose(covariance, expected, atol=1e-10)
+    np.testing.assert_allclose(noise, 0.2)
+
+
+# ---- a regressor of the user's own -----------------------------------------------------------------------
+
+
+def test_a_forest_works_like_any_other_surrogate():
+    runs = table(25, 5, task_names=list("abcde"), target_names=["x", "y"])
+    model = fit(runs, surrogate=FOREST)
+    assert isinstance(model.parts[0].surrogate, RandomForestRegressor)
+    assert "Chosen: RandomForestRegressor (RandomForestRegressor(" in str(model)
+    expected = clone(FOREST).fit(runs.subsets, runs.values).predict(runs.subsets)
+    np.testing.assert_allclose(model.predict(runs.subsets), expected)
+    mean, std = model.predict(runs.subsets, return_std=True)
+    np.testing.assert_allclose(mean, expected)
+    assert np.isnan(std).all(), "a forest has no std"
+    assert 0 < model.quality()["lds"] <= 1
+    attribution = whence.attribute(model)
+    assert attribution.scores.shape == (5, 2)
+    selection = whence.select(model, size=2, target="x")
+    best = oracles.best_subset(lambda row: -model.predict(row[None])[0, 0], 5, size=2)
+    np.testing.assert_allclose(-selection.value, best[0])
+    with pytest.raises(InputError, match="RandomForestRegressor has no posterior covariance"):
+        whence.suggest(model, n=2)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_surrogate_can_be_given(name):
+    runs = table(20, 4)
+    model = fit(runs, surrogate=KERNELS[name])
+    assert model.parts[0].name == type(KERNELS[name]).__name__
+    expected = clone(KERNELS[name]).fit(runs.subsets, runs.values).predict(runs.subsets)
+    np.testing.assert_allclose(model.predict(runs.subsets), expected, atol=1e-9)

@@ -1,0 +1,243 @@
+"""Effects of any surrogate: the mixtures behind the rules, the summed and the sampled remainder."""
+
+from __future__ import annotations
+
+from math import factorial
+
+import numpy as np
+import oracles
+import pytest
+from conformance import FOREST, outcomes_of, subsets, table
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestRegressor
+
+import whence.effects as effects
+from whence.effects import as_model, main_effects, pair_effects, rule_mixture
+from whence.errors import InputError
+from whence.surrogates.choose import fit
+from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+
+MIXTURES = {
+    "shapley": rule_mixture("shapley", 7, 0.5),
+    "banzhaf": rule_mixture("banzhaf", 7, 0.5),
+    "loo": rule_mixture("loo", 7, 0.5),
+    "inclusion": rule_mixture("inclusion", 7, 0.8),
+}
+SURROGATES = {"forest": FOREST, "ranks": CombinedSurrogate("rank"), "kernel": KernelSurrogate()}
+
+
+def heavy(K=7, m=60, T=2):
+    """A model whose predictions on ranks are far from the product-kernel part."""
+    S = subsets(m, K)
+    return S, np.exp(outcomes_of(S, T))
+
+
+def model_of(name, K=7):
+    S, Y = heavy(K)
+    return as_model(clone(SURROGATES[name]).fit(S, Y))
+
+
+def exact(model, order, nodes, weights):
+    """Effects by enumeration, (K, T) or (K, K, T) with a zero diagonal."""
+    K = model.outcomes.n_tasks
+    g = model.predict(oracles.all_subsets(K))
+    if order == 1:
+        return np.array([oracles.effect_weights(K, [k], nodes, weights) @ g for k in range(K)])
+    out = np.zeros((K, K, g.shape[1]))
+    for k in range(K):
+        for j in range(k):
+            out[k, j] = out[j, k] = oracles.effect_weights(K, [k, j], nodes, weights) @ g
+    return out
+
+
+def effects_of(model, order, nodes, weights, **arguments):
+    return (main_effects if order == 1 else pair_effects)(model, nodes, weights, **arguments)
+
+
+# ---- mixtures over q -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_tasks", [1, 2, 3, 10, 39])
+def test_shapley_nodes_integrate_every_expectation_over_subsets_exactly(n_tasks):
+    """∫ q^a (1−q)^b dq = a! b! / (a+b+1)!, the weight of a subset of size a among b that are out."""
+    nodes, weights = rule_mixture("shapley", n_tasks, 0.5)
+    for others in (n_tasks - 1, n_tasks):  # effects of a task, and the baseline
+        for a in range(others + 1):
+            b = others - a
+            expected = factorial(a) * factorial(b) / factorial(others + 1)
+            np.testing.assert_allclose(weights @ (nodes**a * (1 - nodes) ** b), expected, rtol=1e-10)
+
+
+def test_other_rules_are_one_node():
+    for rule, expected in {"loo": (1.0, 1.0), "banzhaf": (0.5, 1.0), "inclusion": (0.3, 0.7)}.items():
+        nodes, weights = rule_mixture(rule, 9, 0.3)
+        assert (nodes.tolist(), weights.tolist()) == ([expected[0]], [pytest.approx(expected[1])])
+
+
+def test_unknown_rules_are_named():
+    with pytest.raises(
+        InputError, match=r"The 'rule' must be one of 'shapley', 'banzhaf', 'loo', 'inclusion'.*Got 'owen'"
+    ):
+        rule_mixture("owen", 3, 0.5)
+
+
+def test_few_nodes_are_enough_for_many_tasks():
+    """Beyond twice MOST_NODES tasks the integral is no longer exact by count of nodes, and yet to many digits."""
+    K = 300
+    S = subsets(30, K)
+    y = S[:, :100].sum(1) + S[:, 0] * S[:, 1] * 5
+    surrogate = KernelSurrogate(alpha=0.1, gamma=0.02).fit(S, y)
+    nodes, weights = rule_mixture("shapley", K, 0.5)
+    assert len(nodes) == effects.MOST_NODES < (K + 2) // 2
+    many, many_weights = np.polynomial.legendre.leggauss(160)
+    found = surrogate.main_effects(nodes, weights)
+    reference = surrogate.main_effects((many + 1) / 2, many_weights / 2)
+    for one, other in zip(found, reference, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-10 * np.abs(other).max())
+
+
+# ---- the remainder, summed over all subsets --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("rule", MIXTURES)
+@pytest.mark.parametrize("name", SURROGATES)
+def test_effects_are_those_of_enumeration(name, rule, order):
+    model = model_of(name)
+    nodes, weights = MIXTURES[rule]
+    found = effects_of(model, order, nodes, weights)
+    expected = exact(model, order, nodes, weights)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-8 * np.abs(expected).max())
+    assert (found.sampling_error == 0).all()
+    assert found.how == ("exact" if name == "kernel" else "exact, summed over all subsets")
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_std_is_that_of_the_product_part_and_unknown_without_one(order):
+    nodes, weights = MIXTURES["banzhaf"]
+    assert np.isnan(effects_of(model_of("forest"), order, nodes, weights).std).all()
+    model = model_of("ranks")
+    surrogate = model.parts[0].surrogate
+    closed = surrogate.main_effects if order == 1 else surrogate.pair_effects
+    np.testing.assert_allclose(effects_of(model, order, nodes, weights).std, closed(nodes, weights)[1])
+
+
+def test_std_is_stretched_as_the_intervals_of_predictions_are():
+    runs = table(40, 5, noise=1.0)
+    model = fit(runs, surrogate=KernelSurrogate(alpha=1e-3, gamma=0.1))
+    factor = model.parts[0].factor
+    assert not np.allclose(factor, 1.0, atol=0.05)
+    nodes, weights = MIXTURES["shapley"]
+    expected = model.parts[0].surrogate.main_effects(nodes, weights)[1] * factor
+    np.testing.assert_allclose(main_effects(model, nodes, weights).std, expected)
+
+
+# ---- the remainder, sampled ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", [1, 2])
+@pytest.mark.parametrize("rule", ["shapley", "banzhaf", "inclusion"])
+@pytest.mark.parametrize("name", ["forest", "ranks"])
+def test_sampled_effects_are_within_their_stated_error(monkeypatch, name, rule, order):
+    monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
+    model = model_of(name)
+    nodes, weights = MIXTURES[rule]
+    expected = exact(model, order, nodes, weights)
+    entries = np.broadcast_to(~np.eye(7, dtype=bool)[..., None], expected.shape) if order == 2 else expected == expected
+    z = []
+    for seed in range(6):
+        found = effects_of(model, order, nodes, weights, seed=seed)
+        assert found.how == "exact for the product-kernel part, the remainder sampled"
+        assert (found.sampling_error[entries] > 0).all()
+        z.append(((found.scores - expected)[entries] / found.sampling_error[entries]).ravel())
+    z = np.concatenate(z)
+    assert np.abs(z).max() < 5
+    assert 0.7 < np.sqrt(np.mean(z**2)) < 1.4
+
+
+def test_sampled_effects_are_seeded(monkeypatch):
+    monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
+    model = model_of("forest")
+    nodes, weights = MIXTURES["shapley"]
+    first, again, other = (main_effects(model, nodes, weights, seed=seed).scores for seed in (3, 3, 4))
+    np.testing.assert_array_equal(first, again)
+    assert not np.allclose(first, other, rtol=1e-6)
+
+
+def test_more_samples_leave_less_error(monkeypatch):
+    monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
+    model = model_of("forest")
+    nodes, weights = MIXTURES["banzhaf"]
+    before = main_effects(model, nodes, weights).sampling_error
+    monkeypatch.setattr(effects, "SAMPLES", effects.SAMPLES * 4)
+    after = main_effects(model, nodes, weights).sampling_error
+    np.testing.assert_allclose(after, before / 2, rtol=0.1)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_leave_one_out_of_many_tasks_needs_the_neighbours_of_the_full_set_alone(order):
+    K = 25
+    S = subsets(80, K)
+    forest = RandomForestRegressor(3, random_state=0).fit(S, outcomes_of(S, 2))
+    asked = []
+    predict = forest.predict
+    forest.predict = lambda X: (asked.append(len(X)), predict(X))[1]
+    model = as_model(forest)
+    asked.clear()
+    nodes, weights = rule_mixture("loo", K, 0.5)
+    found = effects_of(model, order, nodes, weights)
+    assert asked == [1 + K + (K * (K - 1) // 2 if order == 2 else 0)]
+
+    def g(*out):
+        row = np.ones((1, K))
+        row[0, list(out)] = 0
+        return predict(row)[0]
+
+    if order == 1:
+        expected = np.array([g() - g(k) for k in range(K)])
+    else:
+        expected = np.array(
+            [[g() - g(k) - g(j) + g(k, j) if j != k else np.zeros(2) for j in range(K)] for k in range(K)]
+        )
+    np.testing.assert_allclose(found.scores, expected, atol=1e-10)
+    assert found.how == "exact, summed over all subsets"
+
+
+# ---- many tasks, exactly ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("surrogate", [KernelSurrogate(), CombinedSurrogate()], ids=["rbf", "combined"])
+def test_shapley_of_thirty_tasks_is_the_mean_over_random_orders(surrogate):
+    K, n_orders = 30, 1500
+    S = subsets(60, K)
+    model = clone(surrogate).fit(S, outcomes_of(S, noise=0.3)[:, 0])
+    nodes, weights = rule_mixture("shapley", K, 0.5)
+    exact_scores = model.main_effects(nodes, weights)[0][:, 0]
+    rng = np.random.default_rng(0)
+    changes = np.empty((n_orders, K))
+    for i in range(n_orders):
+        order = rng.permutation(K)
+        path = np.tril(np.ones((K + 1, K)), -1)[:, np.argsort(order)]  # row r holds the first r tasks of the order
+        changes[i, order] = np.diff(model.predict(path))
+    z = (changes.mean(0) - exact_scores) / (changes.std(0) / np.sqrt(n_orders))
+    assert np.abs(z).max() < 4.5
+    np.testing.assert_allclose(exact_scores.sum(), changes.sum(1), atol=1e-8)
+
+
+# ---- models ----------------------------------------------------------------------------------------------
+
+
+def test_a_fitted_regressor_becomes_a_model_with_default_names():
+    S = subsets(20, 3)
+    model = as_model(KernelSurrogate().fit(S, outcomes_of(S, 2)))
+    assert model.task_names == ("task_0", "task_1", "task_2")
+    assert model.target_names == ("outcome_0", "outcome_1")
+    assert model.maximize == (False, False)
+    assert as_model(model) is model
+
+
+@pytest.mark.parametrize("wrong", [KernelSurrogate(), "model", None, np.ones((3, 2))])
+def test_what_is_no_model_is_named(wrong):
+    message = "The 'model' must be what whence.fit returns, or a fitted scikit-learn regressor. Got "
+    with pytest.raises(InputError, match=message + type(wrong).__name__):
+        as_model(wrong)

@@ -1,0 +1,202 @@
+"""Every kind of interaction on every surrogate against its textbook formula over 2^K subsets."""
+
+from __future__ import annotations
+
+import numpy as np
+import oracles
+import pytest
+from conformance import ANY, KINDS, outcomes_of, subsets, table
+
+import whence
+import whence.interaction as interaction_module
+from whence.errors import DataWarning, InputError
+from whence.interaction import Interactions, interactions
+from whence.outcomes import Outcomes
+from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.choose import fit
+from whence.surrogates.kernel import KernelSurrogate
+
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_surrogate = pytest.mark.parametrize("name", ANY)
+
+
+def fitted(name, runs):
+    return fit(runs, surrogate=ANY[name], n_folds=None)
+
+
+@every_kind
+@every_surrogate
+def test_scores_are_those_of_the_textbook(name, kind):
+    model = fitted(name, table(30, 5))
+    found = interactions(model, kind)
+    expected = oracles.interaction(oracles.table_of(model.predict, 5), kind)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-8)
+    assert found.scores.shape == found.std.shape == (5, 5, 2)
+
+
+@every_kind
+def test_two_tasks_are_one_pair(kind):
+    S = np.vstack([oracles.all_subsets(2)] * 2)
+    runs = Outcomes(S, np.random.default_rng(0).normal(size=(8, 1)))
+    model = fitted("rbf", runs)
+    g = {tuple(map(int, s)): model.predict(s[None])[0] for s in oracles.all_subsets(2)}
+    expected = g[1, 1] - g[1, 0] - g[0, 1] + g[0, 0]
+    np.testing.assert_allclose(interactions(model, kind).scores[0, 1], expected, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["rbf", "combined", "ridge"])
+def test_one_task_has_no_pair(name):
+    runs = Outcomes([[0], [1], [1], [0]], [0.0, 1.0, 1.2, 0.1])
+    found = interactions(fitted(name, runs))
+    assert found.scores.tolist() == [[[0.0]]]
+    assert len(found.to_frame()) == 0
+
+
+@every_kind
+@every_surrogate
+def test_scores_are_symmetric_with_a_zero_diagonal(name, kind):
+    found = interactions(fitted(name, table(30, 5)), kind)
+    for values in (found.scores, found.sampling_error):
+        np.testing.assert_allclose(values, values.transpose(1, 0, 2), atol=1e-10)
+        assert (values[np.arange(5), np.arange(5)] == 0).all()
+    np.testing.assert_allclose(found.std, found.std.transpose(1, 0, 2), atol=1e-7)
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["poly 1", "ridge", "ols"])
+def test_additive_surrogates_have_no_interactions_and_know_it(name, kind):
+    found = interactions(fitted(name, table(30, 5)), kind)
+    np.testing.assert_allclose(found.scores, 0, atol=1e-8)
+    np.testing.assert_allclose(found.std, 0, atol=1e-6)
+    assert found.how == "exact"
+
+
+@every_kind
+def test_the_pair_that_interacts_is_found_and_no_other(kind):
+    S = oracles.all_subsets(6)
+    runs = Outcomes(S, S[:, 0] - S[:, 4] + 3 * S[:, 1] * S[:, 2])
+    found = interactions(fitted("combined", runs), kind).scores[:, :, 0]
+    np.testing.assert_allclose(found[1, 2], 3.0, rtol=0.02)
+    rest = found.copy()
+    rest[[1, 2], [2, 1]] = 0
+    assert np.abs(rest).max() < 0.05
+
+
+def test_full_is_the_second_derivative_of_the_paper():
+    """H_s of F(s) = c + gᵀ(s − 1) + ½ (s − 1)ᵀ H (s − 1), from a surrogate that interpolates F."""
+    S = oracles.all_subsets(5)
+    c, g, H = oracles.random_quadratic(5, np.random.default_rng(0))
+    model = KernelSurrogate(alpha=1e-12, gamma=1.0).fit(S, oracles.quadratic(S, c, g, H))
+    np.testing.assert_allclose(interactions(model, "full").scores[:, :, 0], H - np.diag(np.diag(H)), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["rbf", "combined", "poly 3"])
+def test_std_is_that_of_the_posterior_over_all_subsets(name):
+    model = fitted(name, table(14, 4, T=1, noise=0.5))
+    surrogate = model.parts[0].surrogate
+    scale = surrogate.groups_[0].posterior.scale[0]
+    covariance = surrogate.covariance(oracles.all_subsets(4))[0] * scale**2
+    for kind, q in (("full", 1.0), ("banzhaf", 0.5)):
+        found = interactions(model, kind).std[:, :, 0]
+        for k in range(4):
+            for j in range(k):
+                a = oracles.effect_weights(4, [k, j], [q], [1.0])
+                np.testing.assert_allclose(found[k, j], np.sqrt(a @ covariance @ a), rtol=1e-4, atol=1e-6 * scale)
+
+
+# ---- words and tables ------------------------------------------------------------------------------------
+
+
+def some_interactions(maximize=(False, True)):
+    scores = np.zeros((3, 3, 2))
+    for (k, j), value in {(0, 1): -1.0, (0, 2): 2.0, (1, 2): 0.1}.items():
+        scores[k, j] = scores[j, k] = value
+    return Interactions(
+        scores=scores,
+        std=np.full((3, 3, 2), 0.3),
+        sampling_error=np.full((3, 3, 2), 0.4),
+        task_names=("a", "b", "c"),
+        target_names=("x", "y"),
+        maximize=maximize,
+        kind="shapley",
+        how="exact",
+    )
+
+
+def test_intervals_are_normal_and_hold_the_sampling_error_too():
+    found = some_interactions()
+    low, high = found.interval(0.8)
+    np.testing.assert_allclose(high - found.scores, 0.5 * oracles.normal_quantile(0.8))
+    np.testing.assert_allclose(found.scores - low, 0.5 * oracles.normal_quantile(0.8))
+
+
+def test_verdicts_follow_the_direction_of_the_target():
+    words = some_interactions().verdicts(0.9)
+    assert words[0, 1].tolist() == ["work together", "work against each other"]
+    assert words[0, 2].tolist() == ["work against each other", "work together"]
+    assert words[1, 2].tolist() == ["not distinguishable from zero"] * 2
+
+
+def test_the_table_has_a_row_per_pair_and_target_the_strongest_first():
+    found = some_interactions()
+    frame = found.to_frame()
+    assert list(frame.columns) == ["target", "task_a", "task_b", "score", "std", "low", "high", "verdict"]
+    assert frame["target"].tolist() == ["x"] * 3 + ["y"] * 3
+    assert list(zip(frame["task_a"], frame["task_b"], strict=True))[:3] == [("a", "c"), ("a", "b"), ("b", "c")]
+    assert frame["score"].tolist()[:3] == [2.0, -1.0, 0.1]
+    low, high = found.interval()
+    assert (frame["low"][0], frame["high"][0]) == (low[0, 2, 0], high[0, 2, 0])
+    assert frame["verdict"].tolist() == [found.verdicts()[i] for t in (0, 1) for i in ((0, 2, t), (0, 1, t), (1, 2, t))]
+    top = found.to_frame(top=1)
+    assert top["task_b"].tolist() == ["c", "c"]
+
+
+def test_the_text_names_the_kind_and_how_it_was_computed():
+    text = str(interactions(fitted("rbf", table(30, 4, task_names=list("abcd"))), "full"))
+    assert text.startswith("full interactions (exact)\n")
+    assert "task_a" in text
+
+
+def test_names_and_directions_are_those_of_the_table():
+    runs = table(30, 3, task_names=list("abc"), target_names=["x", "y"], maximize=["y"])
+    found = interactions(fitted("rbf", runs), "banzhaf")
+    assert (found.task_names, found.target_names) == (("a", "b", "c"), ("x", "y"))
+    assert (found.maximize, found.kind) == ((False, True), "banzhaf")
+
+
+# ---- refusals and warnings -------------------------------------------------------------------------------
+
+
+def test_unknown_kinds_are_named():
+    message = "The 'kind' must be one of 'shapley', 'banzhaf', 'full'. Got 'loo' instead."
+    with pytest.raises(InputError, match=message):
+        interactions(fitted("rbf", table(20, 3)), "loo")
+
+
+def test_too_many_tasks_are_refused():
+    model = AdditiveSurrogate.from_coefficients(np.ones(2001))
+    with pytest.raises(InputError, match="Interactions of 2001 tasks would be 4e.06 numbers; at most 2000 tasks"):
+        interactions(model)
+
+
+def test_as_many_tasks_as_allowed_are_not_refused(monkeypatch):
+    monkeypatch.setattr(interaction_module, "MOST_TASKS", 4)
+    S = subsets(20, 5)
+    interactions(KernelSurrogate().fit(S[:, :4], outcomes_of(S)))
+    with pytest.raises(InputError, match="at most 4 tasks"):
+        interactions(KernelSurrogate().fit(S, outcomes_of(S)))
+
+
+@every_kind
+def test_mixture_weights_are_refused(kind):
+    W = np.random.default_rng(0).dirichlet(np.ones(3), 30)
+    model = fit(Outcomes(W, W[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=1.0), n_folds=None)
+    with pytest.raises(InputError, match=f"The rule '{kind} interactions' is about tasks that are in or out"):
+        interactions(model, kind)
+
+
+def test_the_full_set_is_extrapolation_on_small_subsets():
+    S = whence.FixedSize(4).draw(50, 60)
+    model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
+    with pytest.warns(DataWarning, match="The rule 'full' asks about subsets of about 50 to 50 tasks"):
+        interactions(model, "full")
