@@ -5,12 +5,12 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-import oracles
 import pytest
-from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
 from sklearn.base import clone
 
+import oracles
 import whence
+from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
 from whence.attribution import Attribution, attribute
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
@@ -189,6 +189,24 @@ def test_an_exact_surrogate_has_the_true_leave_one_out_scores():
     np.testing.assert_allclose(found.scores, truth, atol=1e-7)
 
 
+@every_rule
+@pytest.mark.parametrize("name", ["rbf", "combined", "combined on ranks", "ridge", "forest"])
+def test_targets_of_different_runs_each_get_the_scores_of_their_own_surrogate(name, rule):
+    runs = table(30, 4, T=3, task_names=list("abcd"))
+    values = runs.values.copy()
+    values[:3, 0] = values[5:8, 2] = np.nan
+    with pytest.warns(DataWarning, match="Targets not measured in every run"):
+        model = fit(Outcomes(runs.subsets, values), surrogate=ANY[name], n_folds=None)
+    assert len(model.parts) == 3
+    found = attribute(model, rule, keep_prob=0.4)
+    np.testing.assert_allclose(found.scores, oracles.attribution(tabulated(model), rule, 0.4), atol=1e-8)
+    for t, rows in enumerate((slice(3, None), slice(None), np.r_[0:5, 8:14])):
+        alone = fit(Outcomes(runs.subsets[rows], runs.values[rows, t]), surrogate=ANY[name], n_folds=None)
+        expected = attribute(alone, rule, keep_prob=0.4)
+        np.testing.assert_allclose(found.scores[:, t], expected.scores[:, 0], atol=1e-8)
+        np.testing.assert_allclose(found.std[:, t], expected.std[:, 0], atol=1e-8)
+
+
 # ---- mixtures: shift -------------------------------------------------------------------------------------
 
 
@@ -231,6 +249,18 @@ def test_shift_of_an_additive_surrogate_is_a_difference_of_coefficients():
     coef = model.parts[0].surrogate.coef_[:, 0]
     expected = 0.1 * (average.sum() * coef - average @ coef)
     np.testing.assert_allclose(attribute(model, "shift").scores[:, 0], expected, atol=1e-10)
+
+
+def test_shift_of_an_additive_surrogate_has_the_std_of_its_posterior():
+    model = mixture_model(AdditiveSurrogate(alpha=0.5), T=1)
+    W, surrogate = model.outcomes.subsets, model.parts[0].surrogate
+    centred = W - W.mean(0)
+    inverse = np.linalg.inv(centred.T @ centred + 0.5 * np.eye(4))
+    found = attribute(model, "shift").std[:, 0]
+    for k in range(4):
+        direction = 0.1 * (W.mean(0).sum() * np.eye(4)[k] - W.mean(0))
+        expected = surrogate.noise_std_[0] * np.sqrt(direction @ inverse @ direction)
+        np.testing.assert_allclose(found[k], expected, rtol=1e-8)
 
 
 def test_shift_needs_the_runs():
@@ -334,7 +364,7 @@ def prompts():
 
 @pytest.mark.parametrize(("rule", "reach"), [("loo", "50 to 50"), ("banzhaf", "25 to 25"), ("shapley", "12 to 38")])
 def test_rules_about_subsets_far_larger_than_any_run_warn(rule, reach):
-    message = f"The rule '{rule}' asks about subsets of about {reach} tasks, and the runs have 4 to 4 of 50"
+    message = f"The rule '{rule}' asks about subsets of {reach} tasks, and the runs have 4 to 4 of 50"
     with pytest.warns(DataWarning, match=message + ": this is extrapolation. Prefer rule='inclusion'"):
         attribute(prompts(), rule)
 

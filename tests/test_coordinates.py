@@ -85,7 +85,7 @@ def test_a_column_that_never_varies_stays_finite():
     S = np.array([[1.0, 0.1, 0.0], [1.0, 0.1, 1.0], [1.0, 0.1, 1.0]])
     coordinates = Coordinates.learn(S)
     np.testing.assert_allclose(coordinates(S)[:, :2], 0.0, atol=1e-12)
-    np.testing.assert_allclose(coordinates(S + [[1, 1, 0]])[:, :2], 1.0)
+    np.testing.assert_allclose(coordinates(S + np.array([1.0, 1.0, 0.0]))[:, :2], 1.0)
 
 
 def test_lattice_holds_the_coordinates_of_out_and_in():

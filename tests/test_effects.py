@@ -5,13 +5,13 @@ from __future__ import annotations
 from math import factorial
 
 import numpy as np
-import oracles
 import pytest
-from conformance import FOREST, outcomes_of, subsets, table
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 
+import oracles
 import whence.effects as effects
+from conformance import FOREST, outcomes_of, subsets, table
 from whence.effects import as_model, main_effects, pair_effects, rule_mixture
 from whence.errors import InputError
 from whence.surrogates.choose import fit

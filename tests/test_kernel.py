@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
 import pytest
-from conformance import KERNELS, SURROGATES, outcomes_of, subsets
 from scipy.stats import spearmanr
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import oracles
 import whence.surrogates.kernel as kernel_module
+from conformance import KERNELS, SURROGATES, outcomes_of, subsets
 from whence.surrogates.coordinates import Coordinates
 from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
 
@@ -102,7 +102,7 @@ def test_only_what_is_not_given_is_tuned_and_only_among_what_is_offered():
 def test_many_runs_are_tuned_on_a_sample_and_fitted_on_all(monkeypatch):
     X = subsets(60, 8)
     y = outcomes_of(X, noise=0.01)[:, 0]
-    monkeypatch.setattr(kernel_module, "TUNING_RUNS", 6)  # a sample of 30
+    monkeypatch.setattr(kernel_module, "GRID_RUNS", 30)
     asked = []
     search = kernel_module.grid_search
 
@@ -333,6 +333,17 @@ def test_the_same_table_gives_the_same_surrogate(name):
 
 
 @every_surrogate
+def test_what_is_predicted_for_a_row_does_not_depend_on_the_rows_beside_it(name):
+    S, new = subsets(40, 6), subsets(20, 6, seed=1)
+    model = fitted(name, S, outcomes_of(S, 2, noise=0.3))
+    together = model.predict(new, return_std=True)
+    for one, other in zip(
+        together, zip(*(model.predict(row[None], return_std=True) for row in new), strict=True), strict=True
+    ):
+        np.testing.assert_allclose(one, np.concatenate(other), atol=1e-9)
+
+
+@every_surrogate
 def test_a_row_twice_is_a_row_of_weight_two_and_weight_zero_is_no_row(name):
     S = subsets(25, 5)
     Y = outcomes_of(S, 2, noise=0.3)
@@ -484,7 +495,7 @@ def test_missing_outcomes_and_wrong_widths_are_refused(name):
     y = outcomes_of(S)[:, 0]
     with pytest.raises(ValueError, match="NaN"):
         fitted(name, S, np.where(np.arange(len(y)) == 3, np.nan, y))
-    with pytest.raises(ValueError, match="X has 3 features, but .* is expecting 4 features"):
+    with pytest.raises(ValueError, match=r"X has 3 features, but .* is expecting 4 features"):
         fitted(name, S, y).predict(S[:, :3])
 
 

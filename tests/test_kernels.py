@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import oracles
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial.legendre import leggauss
 
+import oracles
 import whence.surrogates.kernels as kernels
 from whence.surrogates.kernels import RBF, Constant, Kernel, Lattice, Polynomial, Size
 

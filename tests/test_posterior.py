@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import oracles
 import pytest
 from numpy.polynomial.legendre import leggauss
 
+import oracles
 import whence.surrogates.kernels as kernels
 import whence.surrogates.posterior as posterior_module
 from whence.errors import InputError

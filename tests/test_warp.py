@@ -76,6 +76,18 @@ def test_around_gives_the_outcome_and_half_the_distance_between_one_std_below_an
     assert (half > 0).all()
 
 
+def test_scores_of_new_outcomes_lie_between_those_of_their_neighbours_and_end_where_the_runs_do():
+    Y = outcomes(T=2)
+    scale, scores = RankScale.learn(Y)
+    np.testing.assert_allclose(scale.score(Y), scores)
+    order = np.argsort(Y[:, 1])
+    between = 0.25 * Y[order[7], 1] + 0.75 * Y[order[8], 1]
+    found = scale.score(np.array([[0.0, between], [1e9, -1e9], [1.0, 1e9]]))
+    np.testing.assert_allclose(found[0, 1], 0.25 * scores[order[7], 1] + 0.75 * scores[order[8], 1])
+    np.testing.assert_allclose(found[1:, 1], [scores[:, 1].min(), scores[:, 1].max()])
+    np.testing.assert_allclose(found[1, 0], scores[:, 0].max())
+
+
 def test_targets_do_not_see_each_other():
     Y = outcomes(T=3)
     scale, scores = RankScale.learn(Y)

@@ -1,51 +1,64 @@
-"""Answers as a person reads them in a terminal, and as a program reads them from JSON.
+"""Pages of the command line: each function turns one result of the library into lines and tables.
 
-The last step of the command line (:mod:`whence.cli`). Each function turns one result of the library into lines
-and tables of rich: words come with every colour, numbers show the digits that their uncertainty leaves, and
-where nobody watches (a pipe, a file) tables are plain text as wide as they need to be, so that no name is cut.
+Between the answers and the terminal: :mod:`whence.cli` asks the library and hands what came back to one of
+these; :mod:`whence.console` says how numbers and words look.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from whence.attribution import Attribution
-    from whence.surrogates.choose import Model
+from whence.console import (
+    COLOURS,
+    UNCLEAR,
+    Page,
+    Row,
+    both_ends,
+    decimals,
+    direction,
+    number,
+    remark,
+    share,
+    span,
+    table,
+    title,
+    word,
+)
+from whence.errors import counted
 
-Page = list[RenderableType]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from whence.evaluation import Ceiling, Comparison
+    from whence.outcomes import Outcomes
+    from whence.selection import Selection
+    from whence.surrogates.choose import Model
+    from whence.surrogates.kernels import Array
 
 MOST_TARGETS = 5  # with more, tables show the mean over targets
-MOST_ROWS = 30
-PIPE_WIDTH = 100_000
-MISSING = "–"
-UNCLEAR = "unclear"
-COLOURS = {
-    "helps": "green",
-    "work together": "green",
-    "better": "green",
-    "hurts": "red",
-    "work against each other": "red",
-    "worse": "red",
-    "PASS": "bold green",
-    "FAIL": "bold red",
-    UNCLEAR: "dim",
-}
 RULES = {
     "shapley": "the change when the task joins, averaged over subsets of every size",
     "banzhaf": "the change when the task joins, averaged over random halves of the others",
     "loo": "the change when the task joins all the others",
     "inclusion": "the mean over subsets that include the task, less the mean over all",
     "shift": "the change when the task takes over a tenth of the average mixture",
+}
+SCORES = {
+    "rank corr.": "Spearman correlation of predicted and measured outcomes (LDS)",
+    "residual": "squared error over the variance of the outcome",
+    "90% hold": "outcomes that lie in their 90% intervals",
+}
+HEADINGS = {
+    "shapley": "Shapley",
+    "banzhaf": "Banzhaf",
+    "loo": "Leave-one-out",
+    "inclusion": "Inclusion",
+    "shift": "Shift",
+    "full": "Full-set",
 }
 OTHERS = {
     "shapley": "averaged over subsets of the others of every size",
@@ -54,176 +67,276 @@ OTHERS = {
 }
 
 
-class Terminal(Console):
-    """Console that takes names as they are, cuts nothing in a pipe, and lets its caller see a closed pipe."""
-
-    def __init__(self, *, stderr: bool = False, quiet: bool = False) -> None:
-        watched = (sys.stderr if stderr else sys.stdout).isatty()
-        width = None if watched else PIPE_WIDTH
-        super().__init__(stderr=stderr, quiet=quiet, width=width, markup=False, emoji=False, highlight=False)
-
-    def on_broken_pipe(self) -> None:
-        """Let the closed pipe be seen, where rich would end the program."""
-        raise BrokenPipeError
+def model_page(model: Model) -> Page:
+    """Return what was chosen and how good it is."""
+    return [Text(sentence) for sentence in str(model).splitlines()]
 
 
-def to_json(document: Mapping[str, Any]) -> str:
-    """Return one JSON document, with null for what is NaN or infinite."""
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if hasattr(value, "tolist"):  # arrays and numbers of numpy
-        return _plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-# ---- numbers, words, lines -------------------------------------------------------------------------------
-
-
-def decimals(step: Any) -> int:
-    """Return how many decimals show two digits of a typical step, such as the std of what is shown.
-
-    >>> decimals([0.012, 0.034]), decimals(250.0)
-    (3, 0)
-    """
+def trials(model: Model) -> list[dict[str, Any]]:
+    """Return the surrogates that were tried: mean scores over targets, and for how many of them it was chosen."""
     import numpy as np
 
-    sizes = np.abs(np.asarray(step, dtype=np.float64)).ravel()
-    sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    return int(np.clip(1 - np.floor(np.log10(np.median(sizes))), 0, 9)) if len(sizes) else 3
-
-
-def number(value: float, places: int = 2, *, signed: bool = False) -> str:
-    """Return a number with so many decimals; a dash for NaN, a power of ten where digits would run on.
-
-    >>> number(0.12345, 3, signed=True), number(float("nan")), number(2.5e9)
-    ('+0.123', '–', '2.50e+09')
-    """
-    if not math.isfinite(value):
-        return MISSING
-    sign = "+" if signed else ""
-    long = abs(value) >= 1e7 or 0 < abs(value) < 1e-6
-    return f"{value:{sign}.2e}" if long else f"{value:{sign}.{places}f}"
-
-
-def span(low: float, high: float, places: int = 2, *, signed: bool = False) -> str:
-    """Return an interval.
-
-    >>> span(0.1, 0.25)
-    '0.10 to 0.25'
-    """
-    ends = [number(end, places, signed=signed) for end in (low, high)]
-    return MISSING if MISSING in ends else " to ".join(ends)
-
-
-def share(value: float) -> str:
-    """Return a share in percent; a dash for NaN.
-
-    >>> share(0.913)
-    '91%'
-    """
-    return f"{value:.0%}" if math.isfinite(value) else MISSING
-
-
-def word(verdict: str) -> Text:
-    """Return a verdict in its colour; what cannot be told from zero is "unclear"."""
-    shown = verdict if verdict in COLOURS else UNCLEAR
-    return Text(shown, style=COLOURS[shown])
-
-
-def direction(up: bool) -> str:
-    """Return in words which way is good."""
-    return "higher is better" if up else "lower is better"
-
-
-def title(text: str) -> Text:
-    """Return the line above a table."""
-    return Text(text, style="bold")
-
-
-def remark(text: str) -> Text:
-    """Return a line that explains."""
-    return Text(text, style="dim")
-
-
-def table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, left: Sequence[str] = ()) -> Table:
-    """Return a table: numbers to the right; the first column and those in ``left`` to the left."""
-    found = Table(box=box.SIMPLE_HEAD, show_edge=False, header_style="")
-    for place, name in enumerate(columns):
-        is_text = place == 0 or name in left
-        # Numbers stay on one line; names and sentences may go on in the next one, and are never cut.
-        found.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
-    for row in rows:
-        found.add_row(*row)
+    found = []
+    for name in dict.fromkeys(trial.name for part in model.parts for trial in part.trials):
+        own = [trial for part in model.parts for trial in part.trials if trial.name == name]
+        row: dict[str, Any] = {"name": name}
+        for score in ("lds", "residual_error", "coverage"):
+            values = np.concatenate([getattr(trial, score) for trial in own])
+            values = values[np.isfinite(values)]
+            row[score] = float(values.mean()) if len(values) else math.nan
+        row["seconds"] = sum(trial.seconds for trial in own)
+        row["chosen_for"] = sum(len(part.targets) for part in model.parts if part.name == name)
+        found.append(row)
     return found
 
 
-def both_ends(rows: list[list[str | Text]], top: int | None) -> list[list[str | Text]]:
-    """Return all rows, or the first and last of many and a row that says how many are left out."""
-    end = MOST_ROWS // 2 if top is None else max(top, 1)
-    if (top is None and len(rows) <= MOST_ROWS) or len(rows) <= 2 * end:
-        return rows
-    more = f"… {len(rows) - 2 * end} more, use --json or --top"
-    return [*rows[:end], [Text(more, style="dim"), *[""] * (len(rows[0]) - 1)], *rows[-end:]]
-
-
-# ---- one page per answer ---------------------------------------------------------------------------------
-
-
-def model_page(model: Model) -> Page:
-    """Return what was chosen and how good it is."""
-    return [*(Text(sentence) for sentence in str(model).splitlines()), Text("")]
-
-
-def trials_page(trials: Sequence[Mapping[str, Any]], n_targets: int) -> Page:
-    """Return the surrogates that were tried, means over targets."""
-    if not trials:
+def trials_page(rows: Sequence[Mapping[str, Any]], n_targets: int) -> Page:
+    """Return what came of `trials`."""
+    if not rows:
         return []
-    rows = []
-    for trial in trials:
-        chosen_for = trial["chosen_for"]
-        chosen = "" if not chosen_for else "chosen"
-        if 0 < chosen_for < n_targets:
-            chosen = f"chosen for {chosen_for} of {n_targets} targets"
-        scores = [number(trial["lds"]), number(trial["residual_error"]), share(trial["coverage_90"])]
-        rows.append([trial["name"], *scores, number(trial["seconds"], 1), Text(chosen, style="green")])
-    columns = ["tried", "rank corr.", "residual", "90% hold", "seconds", ""]
+    cells: list[Row] = []
+    for row in rows:
+        chosen = "chosen" if row["chosen_for"] else ""
+        if 0 < row["chosen_for"] < n_targets:
+            chosen = f"chosen for {row['chosen_for']} of {n_targets}"
+        cells.append([row["name"], *_scores(row), number(row["seconds"], 1), Text(chosen, style="green")])
+    columns = ["tried", *SCORES, "seconds", ""]
+    return [title("Held-out runs, in cross-validation"), table(columns, cells, left=[""]), *legend()]
+
+
+def target_scores(model: Model) -> list[dict[str, Any]]:
+    """Return how well each target is predicted in cross-validation, by the surrogate chosen for it."""
+    found = {}
+    for part in model.parts:
+        chosen = next((trial for trial in part.trials if trial.name == part.name), None)
+        for place, t in enumerate(part.targets):
+            row: dict[str, Any] = {"target": model.target_names[t], "surrogate": part.name}
+            for score in ("lds", "residual_error", "coverage"):
+                row[score] = float(getattr(chosen, score)[place]) if chosen else math.nan
+            found[t] = row
+    return [found[t] for t in sorted(found)]
+
+
+def target_scores_page(rows: Sequence[Mapping[str, Any]]) -> Page:
+    """Return what came of `target_scores`, where there is more than one target."""
+    if len(rows) < 2:
+        return []
+    cells: list[Row] = [[row["target"], *_scores(row), row["surrogate"]] for row in rows]
+    columns = ["target", *SCORES, "surrogate"]
+    return [title("Each target"), table(columns, both_ends(cells), left=["surrogate"])]
+
+
+def _scores(row: Mapping[Any, Any]) -> list[str]:
+    return [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
+
+
+def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
+    """Return what columns of scores mean."""
+    return [remark(f"{name}: {SCORES[name]}") for name in columns]
+
+
+def effects_page(
+    frame: pd.DataFrame, maximize: Mapping[str, bool], *, heading: str, top: int | None, pairs: bool = False
+) -> Page:
+    """Return a table per target of what tasks or pairs do; of many targets, one table of their mean.
+
+    The frame is that of `Attribution` or `Interactions` with a column ``name``, in the order to show.
+    """
+    if frame.empty:
+        return [remark("With a single task there are no pairs.")]
+    if frame["target"].nunique() > MOST_TARGETS:
+        return _mean_page(frame, maximize, heading=heading, top=top, pairs=pairs)
+    page: Page = []
+    unclear = False
+    for target, rows in frame.groupby("target", sort=False):
+        places = decimals(rows["std"] if rows["std"].notna().any() else rows["score"])
+        shown = (rows[column] for column in ("name", "score", "low", "high", "verdict"))
+        cells: list[Row] = [
+            [name, number(score, places, signed=True), span(low, high, places, signed=True), word(verdict)]
+            for name, score, low, high, verdict in zip(*shown, strict=True)
+        ]
+        cells = cells[:top] if pairs else both_ends(cells, top)
+        unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
+        columns = ["pair" if pairs else "task", "score", "90% interval", "verdict"]
+        page.append(title(f"{heading}: {target} ({direction(maximize[str(target)])})"))
+        page.append(table(columns, cells, left=["verdict"]))
+    return [*page, remark("unclear: the 90% interval holds zero")] if unclear else page
+
+
+def _mean_page(
+    frame: pd.DataFrame, maximize: Mapping[str, bool], *, heading: str, top: int | None, pairs: bool
+) -> Page:
+    """Return the mean over targets, and how many of them each task or pair does good or harm."""
+    verdicts = ["work together", "work against each other"] if pairs else ["helps", "hurts"]
+    targets = list(frame["target"].unique())
+    up = {maximize[target] for target in targets}
+    mean = frame.groupby("name", sort=False)["score"].mean()
+    counts = frame.groupby(["name", "verdict"]).size().unstack(fill_value=0)
+    counts = counts.reindex(index=mean.index, columns=verdicts, fill_value=0)
+    if len(up) == 1:
+        gain, words = mean * (1 if True in up else -1), direction(True in up)
+    else:  # scores that want opposite directions have no common mean: only the counts speak
+        gain, words = counts[verdicts[0]] - counts[verdicts[1]], "some to maximise, some to minimise"
+        mean = mean * math.nan
+    order = (gain.abs() if pairs else gain).sort_values(ascending=False, kind="stable").index
+    places = decimals(mean)
+    cells: list[Row] = [
+        [
+            name,
+            number(mean[name], places, signed=True),
+            *(Text(str(counts.loc[name, verdict]), style=COLOURS[verdict]) for verdict in verdicts),
+            Text(str(len(targets) - counts.loc[name].sum()), style=COLOURS[UNCLEAR]),
+        ]
+        for name in order
+    ]
+    columns = ["pair", "together", "against"] if pairs else ["task", "helps", "hurts"]
+    columns = [columns[0], "mean score", *columns[1:], UNCLEAR]
     return [
-        title("Surrogates tried, on held-out runs"),
-        table(columns, rows, left=[""]),
-        remark("rank corr.: Spearman correlation of predicted and measured outcomes (LDS)"),
-        remark("residual: squared error over the variance; 90% hold: outcomes inside their 90% intervals"),
+        title(f"{heading}: mean over {len(targets)} targets ({words})"),
+        table(columns, cells[:top] if pairs else both_ends(cells, top)),
+        remark("The last three columns count targets; name one with --target to see its own table."),
     ]
 
 
-def attribution_page(found: Attribution, targets: Sequence[str], top: int | None) -> Page:
-    """Return a table of scores per target; of many targets, the mean and how many each task helps."""
-    what = f"score: {RULES[found.rule]} ({found.how})"
-    unclear = "unclear: the 90% interval holds zero"
-    places = [found.target_names.index(name) for name in targets]
-    if len(places) > MOST_TARGETS:
-        names = list(found.task_names)
-        verdicts = found.verdicts()[:, places]
-        page = _many_targets("task", names, found.scores[:, places], verdicts, found.maximize, places, top)
-        return [title(f"{found.rule.capitalize()} attribution, {len(places)} targets"), *page, remark(what)]
-    frame = found.to_frame()
-    page = []
-    for t in places:
-        rows = frame[frame["target"] == found.target_names[t]]
-        digits = decimals(found.std[:, t] if math.isfinite(found.std[:, t].sum()) else found.scores[:, t])
-        cells = [
-            [row.task, number(row.score, digits, signed=True), span(row.low, row.high, digits, signed=True),
-             word(row.verdict)]
-            for row in rows.itertuples()
-        ]  # fmt: skip
-        heading = f"{found.rule.capitalize()} attribution of {found.target_names[t]}"
-        page += [
-            title(f"{heading} ({direction(found.maximize[t])})"),
-            table(["task", "score", "90% interval", "verdict"], both_ends(cells, top), left=["verdict"]),
+def predictions(model: Model, subsets: Array) -> pd.DataFrame:
+    """Return what is predicted for each subset and target, a row each, and what was measured where it was."""
+    import pandas as pd
+    from scipy.special import ndtri
+
+    runs = model.outcomes
+    mean, std = model.predict(subsets, return_std=True)
+    width = ndtri(0.95) * std
+    seen, means, _ = runs.distinct()
+    measured = {row.tobytes(): values for row, values in zip(seen, means, strict=True)}
+    rows = []
+    for at, subset in enumerate(subsets):
+        inside = {name: weight for name, weight in zip(runs.task_names, subset, strict=True) if weight}
+        known = measured.get(subset.tobytes())
+        for t, target in enumerate(runs.target_names):
+            row = {
+                "name": subset_name(runs, subset),
+                "subset": list(inside) if runs.is_binary else inside,
+                "target": target,
+                "predicted": mean[at, t],
+                "std": std[at, t],
+                "low": mean[at, t] - width[at, t],
+                "high": mean[at, t] + width[at, t],
+                "measured": math.nan if known is None else known[t],
+            }
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def predictions_page(frame: pd.DataFrame, maximize: Mapping[str, bool], *, column: str) -> Page:
+    """Return a table per target of what is predicted; of many targets, one table of their mean.
+
+    The frame is that of `predictions`, with or without what was measured.
+    """
+    targets = list(frame["target"].unique())
+    if len(targets) > MOST_TARGETS:
+        mean = frame.groupby("name", sort=False)["predicted"].mean()
+        places = decimals(mean - mean.mean())
+        rows: list[Row] = [[str(name), number(value, places)] for name, value in mean.items()]
+        return [
+            title(f"Mean prediction over {len(targets)} targets"),
+            table([column, "predicted"], rows),
+            remark("Name a target with --target to see its predictions and intervals."),
         ]
-    return [*page, remark(what), remark(unclear)]
+    page: Page = []
+    for target in targets:
+        own = frame[frame["target"] == target]
+        places = decimals(own["std"] if own["std"].notna().any() else own["predicted"])
+        rows = [[name, number(mean, places), span(low, high, places)] for name, mean, low, high in zip(
+            own["name"], own["predicted"], own["low"], own["high"], strict=True)]  # fmt: skip
+        columns = [column, "predicted", "90% interval"]
+        if "measured" in own and own["measured"].notna().any():
+            columns.append("measured")
+            rows = [[*row, number(value, places)] for row, value in zip(rows, own["measured"], strict=True)]
+        page += [title(f"Predicted {target} ({direction(maximize[target])})"), table(columns, rows)]
+    return page
+
+
+def subset_name(runs: Outcomes, subset: Array) -> str:
+    """Return a subset in words: its tasks, those it lacks if these are few, or the weights of a mixture."""
+    inside = runs.names_of(subset)
+    if not runs.is_binary:
+        weights = (f"{name} {subset[runs.task_names.index(name)]:.3g}" for name in inside)
+        return ", ".join(weights) or "(no task)"
+    outside = [name for name in runs.task_names if name not in inside]
+    if not outside:
+        return "all tasks"
+    short = len(outside) * 3 <= len(inside)
+    return f"all but {', '.join(outside)}" if short else ", ".join(inside) or "(no task)"
+
+
+def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Page:
+    """Return the chosen subset, what is predicted for it, and what it is compared with."""
+    n = len(found.tasks)
+    page: Page = [title(f"Use {'these' if n != 1 else 'this'} {n} of {counted(runs.n_tasks, 'task')}")]
+    if runs.is_binary:
+        page.append(Text(", ".join(found.tasks), style="green"))
+    else:
+        weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
+        page.append(table(["task", "weight"], [[name, f"{weight:.3f}"] for name, weight in weights]))
+    rows: list[Row] = []
+    for target, up, mean, std, low, high in zip(
+        frame["target"], runs.maximize, frame["predicted"], frame["std"], frame["low"], frame["high"], strict=True
+    ):
+        places = decimals(std if math.isfinite(std) else mean)
+        rows.append([f"{target} ({direction(up)})", number(mean, places), span(low, high, places)])
+    places = decimals(frame["std"])
+    page += [Text(""), table(["outcome", "predicted", "90% interval"], both_ends(rows))]
+    if found.objective != f"predicted {runs.target_names[0]}":
+        page.append(Text(f"{found.objective}: {number(found.value, places)}"))
+    if math.isfinite(found.best_run):
+        page.append(Text(f"best measured run within the constraints: {number(found.best_run, places)}"))
+    return [*page, remark(f"how: {found.how}")]
+
+
+def comparison_document(found: Comparison, ceiling: Ceiling) -> dict[str, Any]:
+    """Return scores, paired differences of the first method from the others, and the noise ceiling."""
+    first, *others = found.methods
+    scores = found.to_frame().reset_index().to_dict("records")
+    gaps = {
+        metric: {other: dict(zip(("mean", "low", "high"), found.difference(first, other, metric=metric), strict=True))
+                 for other in others}
+        for metric in ("lds", "residual_error")
+    }  # fmt: skip
+    return {
+        "scores": scores,
+        "differences": {"of": first, "level": 0.95, **gaps},
+        "noise_ceiling": {
+            "mean": ceiling.mean,
+            "low": ceiling.mean_low,
+            "high": ceiling.mean_high,
+            "reason": ceiling.reason,
+        },
+        "splits": found.lds.shape[1],
+        "subsets_to_learn_from": found.n_train,
+        "subsets_to_judge_by": found.n_test,
+        "targets_undefined_per_split": found.n_undefined,
+    }
+
+
+def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page:
+    """Return what came of `comparison_document` as a table."""
+    first, *_ = found.methods
+    cells: list[Row] = []
+    for method, row in found.to_frame().iterrows():
+        mean, low, high = found.difference(first, str(method))
+        verdict = "better" if low > 0 else "worse" if high < 0 else UNCLEAR
+        gap = f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
+        cells.append([str(method), *_scores(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
+    columns = ["method", *SCORES, f"{first} minus it", f"{first} is"]
+    known = f"{number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})."
+    page: Page = [
+        title(f"Held-out runs, mean of {found.lds.shape[1]} random splits"),
+        table(columns, cells, left=columns[-1:]),
+        Text(f"Noise ceiling of the rank correlation: {ceiling.reason or known}"),
+        Text(f"Each split learns from {found.n_train} subsets and is judged by {found.n_test} others."),
+    ]
+    if found.n_undefined.any():
+        page.append(Text(f"Up to {found.n_undefined.max()} of {n_targets} targets do not vary among held-out runs."))
+    for method, split, message in found.failures:
+        page.append(Text(f"{method} failed on split {split + 1}: {message}", style="red"))
+    return [*page, *legend(), remark(f"{first} minus it: in rank correlation, with its 95% interval over splits")]

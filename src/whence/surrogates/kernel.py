@@ -29,6 +29,8 @@ from whence.surrogates.warp import RankScale
 
 # Leave-one-out over the grid factors the matrix anew for every value: beyond this many runs, a sample of them tunes.
 GRID_RUNS = 2000
+# So many runs tune the hyperparameters of one target.
+OWN_RUNS = 200
 # Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
 OWN_TARGETS = 40
 OWN_BYTES = 1 << 29
@@ -357,7 +359,7 @@ class CombinedSurrogate(_PosteriorSurrogate):
     def _tune_own(self, family: CombinedKernel, shared: Array, X: Array, z: Array, counts: Array) -> Array:
         """Hyperparameters of one target, drawn towards the shared ones."""
         std = np.full_like(shared, 0.5)
-        return family.fit(X, z, counts, mean=shared, std=std, max_iter=6, seed=self.random_state)[0]
+        return family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=self.random_state)[0]
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
         sizes = S.sum(1)

@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky
 from scipy.linalg.lapack import dpotri
 from scipy.optimize import minimize
 
 from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Part, Polynomial, Size
 
-TUNING_RUNS = 400
-TUNING_TARGETS = 64
+# Hyperparameters need far fewer runs and targets than predictions do.
+TUNING_RUNS, TUNING_TARGETS = 400, 64
 
 
 def leave_one_out_error(gram: Array, Y: Array, noise: Array) -> float:
@@ -107,44 +107,55 @@ class CombinedKernel:
         inner = (X * (relevance / self.n_coordinates)) @ X.T
         self_inner = np.diag(inner)
         distance = np.maximum(self_inner[:, None] + self_inner[None, :] - 2 * inner, 0.0)
-        rbf = np.exp(-rate / 2 * distance)
-        parts = [inner, inner**2, rbf]
+        parts = [inner, inner * inner, np.exp(-rate / 2 * distance)]
         if self.size_direction is not None:
             sizes = (X @ self.size_direction + self.size_offset) / self.size_unit
             gap = (sizes[:, None] - sizes[None, :]) ** 2
             parts.append(np.exp(-size_rate / 2 * gap))
 
-        C = 1.0 + sum(v * part for v, part in zip(variances, parts, strict=True))
+        C = np.ones((n_runs, n_runs))
+        for variance, part in zip(variances, parts, strict=True):
+            C += variance * part
         C[np.diag_indices(n_runs)] += noise / counts
         try:
-            factor, _ = cho_factor(C, lower=True, check_finite=False)
-        except (LinAlgError, ValueError):
+            factor = cholesky(C, lower=True, check_finite=False)
+        except LinAlgError:
             return np.inf, np.zeros_like(theta)
         dual = cho_solve((factor, True), Z, check_finite=False)
         fit = np.maximum((Z * dual).sum(0), 1e-12)
         value = n_runs / 2 * np.log(fit).mean() + np.log(np.diag(factor)).sum()
 
-        # d value / d C, contracted below with d C / d θ for every θ at the cost of a few products with X.
-        inverse, _ = dpotri(factor, lower=1)
-        inverse = np.tril(inverse) + np.tril(inverse, -1).T
-        W = 0.5 * (inverse - (dual * (n_runs / (fit * n_targets))) @ dual.T)
-        by_rbf = variances[2] * W * rbf
-        by_inner = variances[0] * W + 2 * variances[1] * W * inner
-        through_distance = -rate / 2 * by_rbf
-        row_sums = through_distance.sum(1)
-        by_relevance = (by_inner @ X * X).sum(0) + 2 * (row_sums @ X**2 - (through_distance @ X * X).sum(0))
+        # W = d value / d C, contracted below with d C / d θ for every θ at the cost of a few products with X.
+        lower, _ = dpotri(factor, lower=1)
+        W = lower + lower.T
+        W[np.diag_indices(n_runs)] /= 2
+        W -= (dual * (n_runs / (fit * n_targets))) @ dual.T
+        W /= 2
+        by_part = [W * part for part in parts]
+        by_inner = variances[0] * W + 2 * variances[1] * by_part[0]
+        by_distance = -rate / 2 * variances[2] * by_part[2]
+        by_relevance = (by_inner @ X * X).sum(0) + 2 * (by_distance.sum(1) @ X**2 - (by_distance @ X * X).sum(0))
         gradient = np.empty_like(theta)
-        gradient[: self.n_parts] = [v * (W * part).sum() for v, part in zip(variances, parts, strict=True)]
+        gradient[: self.n_parts] = variances * [product.sum() for product in by_part]
         gradient[self.n_parts] = noise * (np.diag(W) / counts).sum()
-        gradient[self.n_parts + 1] = (through_distance * distance).sum()
+        gradient[self.n_parts + 1] = np.vdot(by_distance, distance)
         gradient[self.n_parts + 2] = 0.0
         if self.size_direction is not None:
-            gradient[self.n_parts + 2] = -size_rate / 2 * variances[3] * (W * parts[3] * gap).sum()
+            gradient[self.n_parts + 2] = -size_rate / 2 * variances[3] * np.vdot(by_part[3], gap)
         gradient[self.n_parts + 3 :] = by_relevance * relevance / self.n_coordinates
         return float(value), gradient
 
     def fit(
-        self, X: Array, Z: Array, counts: Array, *, mean: Array, std: Array, max_iter: int, seed: int
+        self,
+        X: Array,
+        Z: Array,
+        counts: Array,
+        *,
+        mean: Array,
+        std: Array,
+        max_iter: int,
+        seed: int,
+        max_runs: int = TUNING_RUNS,
     ) -> tuple[Array, float]:
         """Return the θ of greatest evidence × Gaussian prior(mean, std), shared by the targets, and its objective.
 
@@ -152,8 +163,8 @@ class CombinedKernel:
         predictions do.
         """
         rng = np.random.default_rng(seed)
-        if len(X) > TUNING_RUNS:
-            rows = np.sort(rng.choice(len(X), TUNING_RUNS, replace=False))
+        if len(X) > max_runs:
+            rows = np.sort(rng.choice(len(X), max_runs, replace=False))
             X, Z, counts = X[rows], Z[rows], counts[rows]
         if Z.shape[1] > TUNING_TARGETS:
             Z = Z[:, np.sort(rng.choice(Z.shape[1], TUNING_TARGETS, replace=False))]

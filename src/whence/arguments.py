@@ -1,0 +1,134 @@
+"""Arguments of the command line: every option, declared once, and what its text means.
+
+:mod:`whence.cli` builds its verbs from these. Names may be given by repeating an option or separated by commas,
+and quotes keep a comma within a name.
+"""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import csv
+from collections.abc import Iterable
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whence.errors import InputError, some_of
+
+if TYPE_CHECKING:
+    from whence.outcomes import Outcomes
+    from whence.surrogates.kernels import Array
+
+COLUMNS = "Columns of the file (repeat the option, or separate names by commas)"
+
+RuleName = Enum(
+    "RuleName",
+    {
+        "shapley": "shapley",
+        "banzhaf": "banzhaf",
+        "loo": "loo",
+        "inclusion": "inclusion",
+        "shift": "shift",
+    },
+)
+KindName = Enum("KindName", {"shapley": "shapley", "banzhaf": "banzhaf", "full": "full"})
+SelectBy = Enum("SelectBy", {"prediction": "prediction", "attribution": "attribution"})
+SuggestBy = Enum("SuggestBy", {"variance": "variance", "improvement": "improvement"})
+Names = list[str] | None
+
+
+def _name(*flags: str, **more: Any) -> Any:
+    return typer.Option(*flags, metavar="NAME", **more)
+
+
+# The table of runs.
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Runs, a row each: .csv, .tsv, .parquet, .npz.")]
+Outcome = Annotated[Names, _name("--outcome", "-O", help="An outcome.", rich_help_panel=COLUMNS)]
+Maximize = Annotated[Names, _name("--maximize", help="An outcome to maximise.", rich_help_panel=COLUMNS)]
+Ignore = Annotated[Names, _name("--ignore", help="Neither task nor outcome.", rich_help_panel=COLUMNS)]
+Task = Annotated[Names, _name("--task", help="A task (else: all other columns).", rich_help_panel=COLUMNS)]
+
+# The question.
+Splits = Annotated[int, typer.Option(metavar="N", help="Random splits of the runs.", min=2)]
+TrainFraction = Annotated[float, typer.Option(metavar="SHARE", help="Of the subsets, to learn from.")]
+Rule = Annotated[RuleName, typer.Option(help="What a score is; shift is for mixtures.")]
+KeepProb = Annotated[float | None, typer.Option(metavar="P", help="Inclusion: how often a task is in.")]
+Kind = Annotated[KindName, typer.Option(help="With which of the other tasks.")]
+Target = Annotated[Names, _name("--target", help="Show only this outcome.")]
+Top = Annotated[int | None, typer.Option(metavar="N", help="Show N tasks at either end.", min=1)]
+TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]
+Subset = Annotated[Names, typer.Option(metavar="TASKS", help="As a,c (mixtures: a=0.7,c=0.3). Repeatable.")]
+Subsets = Annotated[Path | None, typer.Option(metavar="FILE", help="Subsets, with a column per task.")]
+Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.")]
+MaxSize = Annotated[int | None, typer.Option(metavar="N", help="At most N tasks.")]
+Include = Annotated[Names, _name("--include", help="A task that must be in.")]
+Exclude = Annotated[Names, _name("--exclude", help="A task that must not be in.")]
+Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="What a task costs. Repeatable.")]
+Budget = Annotated[float | None, typer.Option(metavar="COST", help="What all may cost together.")]
+Risk = Annotated[float, typer.Option(metavar="STDS", help="Standard deviations of caution.")]
+By = Annotated[SelectBy, typer.Option(help="Predicted outcome, or scores of tasks.")]
+Goal = Annotated[str | None, _name("--target", help="Outcome to optimise (else: their mean).")]
+Count = Annotated[int, typer.Option("-n", metavar="N", help="How many runs.", min=1)]
+Aim = Annotated[SuggestBy, typer.Option("--by", help="To learn most, or to beat the best run.")]
+
+# The answer.
+Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs here.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of whatever is random.", min=0)]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
+
+
+def names_of(given: Iterable[str] | None) -> list[str]:
+    """Return the names of an option.
+
+    >>> names_of(["a,b", '"c,d"'])
+    ['a', 'b', 'c,d']
+    """
+    cells = (cell for text in given or () for cell in next(csv.reader([text], skipinitialspace=True), []))
+    return [cell.strip() for cell in cells if cell.strip()]
+
+
+def numbers_of(given: Iterable[str] | None) -> dict[str, float]:
+    """Return the numbers of names.
+
+    >>> numbers_of(["a=2,b=0.5"])
+    {'a': 2.0, 'b': 0.5}
+    """
+    found = {}
+    for item in names_of(given):
+        name, _, text = item.rpartition("=")
+        try:
+            found[name.strip()] = float(text)
+        except ValueError as error:
+            raise InputError(f"'{item}' must be a task and a number, such as a=2.") from error
+    return found
+
+
+def subset_of(text: str, runs: "Outcomes") -> "Array":
+    """Return the row of a subset given as ``a,c``, or of a mixture given as ``a=0.7,c=0.3``."""
+    names = names_of([text])
+    if all(name in runs.task_names or "=" not in name for name in names):
+        row = runs.subset(names)
+        if not runs.is_binary:
+            raise InputError(f"This table has mixture weights: give them, as in --subset {names[0]}=0.7,…")
+        return row
+    return runs.subset(numbers_of([text]))
+
+
+def read_subsets(path: Path, runs: "Outcomes") -> "Array":
+    """Return the subsets of a file with a column per task, (n, K); its other columns do not matter."""
+    import numpy as np
+    import pandas as pd
+
+    from whence.outcomes import Outcomes
+
+    try:
+        if path.suffix == ".parquet":
+            frame = pd.read_parquet(path)
+        else:
+            frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
+        frame.columns = frame.columns.str.strip()
+        if missing := [name for name in runs.task_names if name not in frame]:
+            raise InputError(f"there is no column for {some_of(missing)}.")
+        return Outcomes(frame[list(runs.task_names)], np.zeros(len(frame))).subsets
+    except (ValueError, ImportError) as error:  # what pandas cannot read, and what a table may not hold
+        raise InputError(f"{path}: {error}") from error

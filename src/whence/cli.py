@@ -1,0 +1,371 @@
+"""The command line: the verbs of the library on files of runs.
+
+Every verb is a function from a table of runs to an `Answer`, and `verb` is the shell around all of them: it
+reads the file and prints the answer as tables or as JSON. Whatever is heavy is imported by the verb that needs
+it, so that ``whence --help`` is there at once.
+"""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import inspect
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+from rich.text import Text
+
+import whence
+from whence import arguments as args
+from whence import tables
+from whence.console import Page, Terminal, direction, politely, remark, title, to_json
+from whence.errors import DataWarning, InputError, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from whence.outcomes import Outcomes
+    from whence.surrogates.choose import Model
+
+FLOW = """
+Which tasks help, which hurt, which work together, and which subset to use.
+
+Tasks are what a model is trained or prompted with. A file of runs has a row per run:
+a column per task (0/1, or a weight) and a column per outcome that was measured.
+
+design subsets → measure them → fit, evaluate → attribute, interactions, predict
+→ select a subset, or suggest the next ones to measure
+
+Example: whence attribute runs.csv --outcome loss --ignore run_id
+
+Lower outcomes are better, unless named with --maximize.
+"""
+LOOK, ASK, DECIDE = "How much do the runs tell?", "What do tasks do?", "What next?"
+HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
+LOWER = {"err", "error", "loss", "perplexity", "regret"}
+
+app = typer.Typer(
+    help=FLOW,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+# ---- the shell around every verb -------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What a verb found: a document for programs and a page for people."""
+
+    document: dict[str, Any]
+    page: Page
+
+
+def verb(panel: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
+    """Make a command of a function from runs to an answer, with its options and those of `_read`."""
+
+    def register(answer: Callable[..., Answer]) -> Callable[..., Answer]:
+        def command(**given: Any) -> None:
+            with politely():
+                runs = _read(**{name: given.pop(name) for name in reading})
+                as_json = given.pop("as_json")
+                _print(answer(runs, **given), as_json)
+
+        reading = inspect.signature(_read).parameters
+        own = list(inspect.signature(answer).parameters.values())[1:]
+        ending = inspect.signature(_print).parameters["as_json"]
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*reading.values(), *own, ending)]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        app.command(answer.__name__, help=answer.__doc__, rich_help_panel=panel)(command)
+        return answer
+
+    return register
+
+
+def _read(
+    file: args.File,
+    outcome: args.Outcome = None,
+    maximize: args.Maximize = None,
+    ignore: args.Ignore = None,
+    task: args.Task = None,
+) -> "Outcomes":
+    runs = whence.read_outcomes(
+        file,
+        args.names_of(outcome) or None,
+        tasks=args.names_of(task) or None,
+        ignore=args.names_of(ignore),
+        maximize=args.names_of(maximize),
+    )
+    for name, up in zip(runs.target_names, runs.maximize, strict=True):
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        if not up and words & HIGHER and not words & LOWER:
+            _note(f"Lower {name} is taken to be better; if higher is, add --maximize {name}.")
+    return runs
+
+
+def _print(answer: Answer, as_json: args.Json = False) -> None:
+    if as_json:
+        print(to_json(answer.document), flush=True)
+    else:
+        Terminal().show(answer.page)
+
+
+def _note(sentence: str) -> None:
+    warnings.warn(sentence, DataWarning, stacklevel=2)
+
+
+# ---- what several verbs say ------------------------------------------------------------------------------
+
+
+def _about(model: "Model") -> dict[str, Any]:
+    """What every document says of the runs and of the model."""
+    chosen = {model.target_names[t]: part.name for part in model.parts for t in part.targets}
+    return {
+        "runs": model.outcomes.n_runs,
+        "tasks": model.task_names,
+        "targets": {name: direction(up) for name, up in _directions(model.outcomes).items()},
+        "surrogates": {name: chosen[name] for name in model.target_names},
+        "quality": model.quality(),
+    }
+
+
+def _directions(runs: "Outcomes") -> dict[str, bool]:
+    return dict(zip(runs.target_names, runs.maximize, strict=True))
+
+
+def _wanted(frame: "pd.DataFrame", runs: "Outcomes", target: args.Names) -> "pd.DataFrame":
+    """Rows of the targets asked for, or of all."""
+    wanted = args.names_of(target)
+    return frame[frame["target"].isin(runs.targets(wanted).target_names)] if wanted else frame
+
+
+# ---- verbs -----------------------------------------------------------------------------------------------
+
+
+@app.command(rich_help_panel="Start here")
+def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = False) -> None:
+    """See it work: 1023 real trainings, explained from 150."""
+    with politely():
+        from whence.demo import run
+
+        findings = run(Terminal(quiet=as_json), seed=seed, output=output)
+        if as_json:
+            print(to_json(findings.document()), flush=True)
+        if not findings.passed:
+            raise typer.Exit(1)
+
+
+@verb(LOOK)
+def fit(runs: "Outcomes", *, seed: args.Seed = 0) -> Answer:
+    """Choose a surrogate; say which, and how good it is."""
+    model = whence.fit(runs, seed=seed)
+    trials, per_target = tables.trials(model), tables.target_scores(model)
+    page = tables.trials_page(trials, runs.n_targets) + tables.target_scores_page(per_target)
+    document = {**_about(model), "trials": trials, "per_target": per_target}
+    return Answer(document, tables.model_page(model) + page)
+
+
+@verb(LOOK)
+def evaluate(
+    runs: "Outcomes", *, splits: args.Splits = 5, train_fraction: args.TrainFraction = 0.7, seed: args.Seed = 0
+) -> Answer:
+    """Compare with simpler methods on runs held out."""
+    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits
+    from whence.progress import track
+
+    linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
+    methods: dict[str, Callable[[Outcomes], Any]] = {
+        "whence": lambda train: whence.fit(train, seed=seed),
+        "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),
+        "paper kernel": lambda train: whence.fit(train, surrogate=paper, seed=seed),
+        "size only": SizeOnly.fit,
+    }
+    for sentence in runs.concerns():
+        _note(sentence)
+    steps = track(range(splits * len(methods) + 1), "Evaluating")
+    next(steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # of parts of the runs, when all have been spoken of
+        found = repeated_splits(
+            runs,
+            methods,
+            n_splits=splits,
+            train_fraction=train_fraction,
+            seed=seed,
+            progress=lambda done, total: next(steps),
+        )
+    next(steps, None)
+    failed = [message for method, _, message in found.failures if method == "whence"]
+    if len(failed) == splits:
+        raise InputError(failed[0].removeprefix("InputError: "))
+    ceiling = noise_ceiling(runs, seed=seed)
+    page: Page = [Text(repr(runs)), *tables.comparison_page(found, ceiling, runs.n_targets)]
+    return Answer(tables.comparison_document(found, ceiling), page)
+
+
+@verb(ASK)
+def attribute(
+    runs: "Outcomes",
+    *,
+    rule: args.Rule = args.RuleName.shapley,
+    keep_prob: args.KeepProb = None,
+    target: args.Target = None,
+    top: args.Top = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Say what each task does: helps, hurts, or unclear."""
+    model = whence.fit(runs, seed=seed)
+    found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
+    frame = _wanted(found.to_frame(), runs, target)
+    document = {"rule": found.rule, "how": found.how, "scores": frame.to_dict("records")}
+    named, heading = frame.rename(columns={"task": "name"}), f"{tables.HEADINGS[rule.value]} attribution"
+    page = tables.effects_page(named, _directions(runs), heading=heading, top=top)
+    what = remark(f"score: {tables.RULES[rule.value]} ({found.how})")
+    return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
+
+
+@verb(ASK)
+def interactions(
+    runs: "Outcomes",
+    *,
+    kind: args.Kind = args.KindName.shapley,
+    target: args.Target = None,
+    top: args.TopPairs = 10,
+    seed: args.Seed = 0,
+) -> Answer:
+    """List pairs that work together, or against each other."""
+    model = whence.fit(runs, seed=seed)
+    found = whence.interactions(model, kind.value, seed=seed)
+    frame = _wanted(found.to_frame(), runs, target)
+    strongest = frame.groupby("target", sort=False).head(top).to_dict("records")
+    named, heading = (
+        frame.assign(name=frame["task_a"] + " + " + frame["task_b"]),
+        f"{tables.HEADINGS[kind.value]} interactions",
+    )
+    page = tables.effects_page(named, _directions(runs), heading=heading, top=top, pairs=True)
+    what = remark(f"score: what the two do beyond the sum of each, {tables.OTHERS[kind.value]} ({found.how})")
+    document = {"kind": found.kind, "how": found.how, "pairs": strongest}
+    return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
+
+
+@verb(ASK)
+def predict(
+    runs: "Outcomes",
+    *,
+    subset: args.Subset = None,
+    subsets: args.Subsets = None,
+    target: args.Target = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Predict the outcome of any subset, with 90% intervals."""
+    import numpy as np
+
+    rows = [args.subset_of(text, runs) for text in subset or ()]
+    rows += [] if subsets is None else list(args.read_subsets(subsets, runs))
+    if not rows:
+        raise InputError("There is nothing to predict. Give --subset a,c (as often as you like) or --subsets FILE.")
+    model = whence.fit(runs, seed=seed)
+    frame = _wanted(tables.predictions(model, np.array(rows)), runs, target)
+    page = tables.predictions_page(frame, _directions(runs), column="subset")
+    document = {"predictions": frame.drop(columns="name").to_dict("records")}
+    return Answer(_about(model) | document, tables.model_page(model) + page)
+
+
+@verb(DECIDE)
+def select(
+    runs: "Outcomes",
+    *,
+    size: args.Size = None,
+    max_size: args.MaxSize = None,
+    include: args.Include = None,
+    exclude: args.Exclude = None,
+    cost: args.Cost = None,
+    budget: args.Budget = None,
+    risk: args.Risk = 0.0,
+    by: args.By = args.SelectBy.prediction,
+    target: args.Goal = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Find the best subset of tasks under constraints."""
+    costs = args.numbers_of(cost)
+    model = whence.fit(runs, seed=seed)
+    found = whence.select(
+        model,
+        size=size,
+        max_size=max_size,
+        costs=costs or None,
+        budget=budget,
+        include=args.names_of(include),
+        exclude=args.names_of(exclude),
+        target=target,
+        risk=risk,
+        by=by.value,
+        seed=seed,
+    )
+    frame = tables.predictions(model, found.subset[None])
+    document = {
+        "selected": frame["subset"].iloc[0],
+        "objective": found.objective,
+        "value": found.value,
+        "best_run": found.best_run,
+        "how": found.how,
+        "predictions": frame.drop(columns=["name", "subset"]).to_dict("records"),
+    }
+    page = tables.selection_page(found, frame, runs)
+    return Answer(_about(model) | document, tables.model_page(model) + page)
+
+
+@verb(DECIDE)
+def suggest(
+    runs: "Outcomes",
+    *,
+    n: args.Count = 10,
+    by: args.Aim = args.SuggestBy.variance,
+    target: args.Goal = None,
+    output: args.Output = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """List the next subsets worth measuring."""
+    import numpy as np
+
+    if output is not None and str(output) == runs.provenance.get("source"):
+        raise InputError(f"{output}: this is the file of runs itself. Write the suggestions to another file.")
+    model = whence.fit(runs, seed=seed)
+    found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
+    frame = tables.predictions(model, found.subsets).drop(columns="measured")
+    why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
+    page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
+    page += tables.predictions_page(frame, _directions(runs), column="run")
+    if output is not None:
+        empty = np.full((n, runs.n_targets), np.nan)
+        whence.Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
+        page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
+    document = {"by": found.by, "suggestions": frame.drop(columns="name").to_dict("records")}
+    return Answer(_about(model) | document, tables.model_page(model) + page)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"whence {whence.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What may come before a verb."""
+
+
+def main() -> None:
+    """Run the command line; a terminal that lacks a character shows a question mark instead."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    app(prog_name="whence")
