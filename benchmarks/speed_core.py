@@ -199,8 +199,8 @@ def attribution(quick: bool) -> str:
             )
         lines += [
             markdown(table),
-            "The budget is the first in steps of 1.25 × at which ‖estimate − exact‖₂ / ‖exact‖₂ is at most 3 % over the "
-            f"Shapley values and over the pairs, in the median of {len(seeds)} seeds. Both give the Shapley value and "
+            "The budget is the first in steps of 1.25 × at which ‖estimate − exact‖₂ / ‖exact‖₂ is at most 3 % over "
+            f"the Shapley values and over the pairs, in the median of {len(seeds)} seeds. Both give the Shapley value and "
             "the Shapley interaction index (SII); ours adds the posterior std of each, shapiq's are estimates.",
         ]
     else:
@@ -236,7 +236,7 @@ def against_all_subsets(n_tasks: int) -> tuple[float, float]:
 
 
 def lds(quick: bool) -> str:
-    """The linear datamodeling score of additive scores, beside dattri."""
+    """Linear datamodeling score of additive scores, beside dattri."""
     m, K, T, size = (50, 20, 40, 8) if quick else (200, 50, 450, 20)
     S = whence.FixedSize(size).draw(K, m, seed=0)
     rng = np.random.default_rng(0)
@@ -301,7 +301,7 @@ class Point:
             return result
 
         began = time.process_time()
-        for _ in range(5):
+        for _ in range(5):  # fewer where one takes long
             fitted = timed("fit", lambda: make(self.K).fit(S, Y))
             timed("predict", lambda fitted=fitted: fitted.predict(fresh))
             if self.effects:
@@ -312,6 +312,7 @@ class Point:
         return {step: statistics.median(times) for step, times in steps.items()} | {"memory": peak_memory()}
 
     def in_own_process(self) -> dict[str, float]:
+        """Return what `measure` does, of a fresh process whose peak memory is that of this point alone."""
         arguments = [sys.executable, __file__, "--point", json.dumps(vars(self))]
         return json.loads(subprocess.run(arguments, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -352,7 +353,7 @@ def _seconds(compute: Callable[[], Any]) -> float:
     return time.process_time() - began
 
 
-def curve(along: str, points: Sequence[Point], steps: Sequence[Sequence[str]], rate: float) -> list[str]:
+def curve(along: str, points: Sequence[Point], steps: Sequence[Sequence[str]], rate: float, quick: bool) -> list[str]:
     """Return a Markdown table and a sentence with the exponents of one surrogate's cost along one size."""
     header = [along]
     for group in steps:
@@ -360,22 +361,25 @@ def curve(along: str, points: Sequence[Point], steps: Sequence[Sequence[str]], r
     table = [[*header, "peak memory"]]
     sizes, costs = [getattr(point, along) for point in points], []
     for point in points:
-        seconds = point.in_own_process()
+        seconds = point.measure() if quick else point.in_own_process()
         costs.append([sum(seconds[step] for step in group) for group in steps])
         row = [str(getattr(point, along))]
         for group, cost in zip(steps, costs[-1], strict=True):
             row += [milliseconds(cost), f"{cost * rate / sum(point.floor(step) for step in group):.3g}"]
-        table.append([*row, f"{seconds['memory']:.2f} GiB"])
+        table.append([*row, "–" if quick else f"{seconds['memory']:.2f} GiB"])
     slopes = []
     for group, cost in zip(steps, zip(*costs, strict=True), strict=True):
         x, y = np.log(sizes), np.log(cost)
         slopes.append(
-            f"{' + '.join(group)}: {np.polyfit(x, y, 1)[0]:.2f} overall, {(y[-1] - y[-2]) / (x[-1] - x[-2]):.2f} at the end"
+            f"{' + '.join(group)}: {np.polyfit(x, y, 1)[0]:.2f} overall, "
+            f"{(y[-1] - y[-2]) / (x[-1] - x[-2]):.2f} at the end"
         )
     return [f"**{points[0].surrogate}**", markdown(table), f"Exponent in {along}: {'; '.join(slopes)}."]
 
 
-def grown(along: str, sizes: Sequence[int], fixed: dict[str, int], steps: Sequence[Sequence[str]], title: str) -> str:
+def grown(
+    along: str, sizes: Sequence[int], fixed: dict[str, int], steps: Sequence[Sequence[str]], title: str, quick: bool
+) -> str:
     """Return the curves of all surrogates along one size, the others fixed."""
     rate = fastest_product()
     lines = [
@@ -386,7 +390,7 @@ def grown(along: str, sizes: Sequence[int], fixed: dict[str, int], steps: Sequen
     ]
     for name in SURROGATES:
         points = [Point(name, **(fixed | {along: size}), effects=len(steps) > 1) for size in sizes]
-        lines += curve(along, points, steps, rate)
+        lines += curve(along, points, steps, rate, quick)
     return "\n\n".join(lines)
 
 
@@ -394,23 +398,23 @@ FIT_AND_PREDICT = [["fit", "predict"]]
 
 
 def runs(quick: bool) -> str:
-    sizes = (250, 500) if quick else (250, 500, 1000, 2000, 5000, 10_000, 20_000)
-    return grown(
-        "m", sizes, {"K": 50, "T": 10}, FIT_AND_PREDICT, "More runs: 50 tasks, 10 targets (goal: 20,000 within 8 GiB)"
-    )
+    """Curves over the number of runs."""
+    sizes = (100, 200) if quick else (250, 500, 1000, 2000, 5000, 10_000, 20_000)
+    title = "More runs: 50 tasks, 10 targets (goal: 20,000 runs within 8 GiB)"
+    return grown("m", sizes, {"K": 50, "T": 10}, FIT_AND_PREDICT, title, quick)
 
 
 def tasks(quick: bool) -> str:
-    sizes = (10, 30) if quick else (10, 50, 200, 1000)
-    m = 100 if quick else 500
+    """Curves over the number of tasks, attribution and interactions included."""
+    m, sizes = (100, (10, 30)) if quick else (500, (10, 50, 200, 1000))
     steps = [*FIT_AND_PREDICT, ["attribute"], ["interactions"]]
-    return grown("K", sizes, {"m": m, "T": 1}, steps, f"More tasks: {m} runs, 1 target")
+    return grown("K", sizes, {"m": m, "T": 1}, steps, f"More tasks: {m} runs, 1 target", quick)
 
 
 def targets(quick: bool) -> str:
-    sizes = (1, 100) if quick else (1, 10, 100, 1000, 10_000)
-    m = 200 if quick else 1000
-    return grown("T", sizes, {"m": m, "K": 50}, FIT_AND_PREDICT, f"More targets: {m} runs, 50 tasks")
+    """Curves over the number of targets."""
+    m, sizes = (100, (1, 100)) if quick else (1000, (1, 10, 100, 1000, 10_000))
+    return grown("T", sizes, {"m": m, "K": 50}, FIT_AND_PREDICT, f"More targets: {m} runs, 50 tasks", quick)
 
 
 def end_to_end(quick: bool) -> str:
@@ -422,10 +426,8 @@ def end_to_end(quick: bool) -> str:
         table_of_runs = whence.Outcomes(subsets=S, values=Y)
         [took] = race(3, lambda table_of_runs=table_of_runs: whence.fit(table_of_runs))
         model = whence.fit(table_of_runs)
-        table.append(
-            [str(m), str(K), str(T), f"{took.processor:.3g}", f"{took.clock:.3g}", model.parts[0].name]
-            + [f"{model.quality()['lds']:.3f}"]
-        )
+        times = f"{took.processor:.3g}", f"{took.clock:.3g}"
+        table.append([str(m), str(K), str(T), *times, model.parts[0].name, f"{model.quality()['lds']:.3f}"])
     return "\n\n".join(["## `whence.fit` end to end, with cross-validation", markdown(table)])
 
 

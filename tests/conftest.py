@@ -1,9 +1,12 @@
-"""The table that the tests of the table, its concerns and its files share."""
+"""What tests share: a table, and one thread for linear algebra, since small matrices on many threads crawl."""
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from whence.outcomes import Outcomes
+
+threadpool_limits(1)
 
 
 @pytest.fixture

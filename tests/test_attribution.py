@@ -211,7 +211,7 @@ def test_targets_of_different_runs_each_get_the_scores_of_their_own_surrogate(na
 
 
 def mixture_model(surrogate=None, T=2, K=4):
-    W = np.random.default_rng(0).dirichlet(np.ones(K), 50)
+    W = 3 * np.random.default_rng(0).dirichlet(np.ones(K), 50)
     Y = np.column_stack([W @ np.arange(K), (W**2) @ np.arange(K)])[:, :T]
     return fit(Outcomes(W, Y), surrogate=surrogate or KernelSurrogate(alpha=0.01, gamma=1.0), n_folds=None)
 

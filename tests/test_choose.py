@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import norm, spearmanr
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 
@@ -223,29 +223,34 @@ def test_pure_noise_does_not_look_predictable():
     assert abs(np.mean(scores)) < 0.12
 
 
-def test_a_quality_of_its_own_is_cross_validated_by_hand():
-    """Fold by fold: fit without the fold, rank correlation within it, the mean over folds."""
+def test_quality_is_cross_validation_by_hand():
+    """Fold by fold: fit without the fold, predict it, and compare within it."""
     runs = table(30, 5, T=1, noise=0.5)
     model = fit(runs, surrogate=GIVEN, n_folds=3, seed=4)
+    y = runs.values[:, 0]
     distinct = np.unique(runs.subsets, axis=0)
     order = np.random.default_rng(4).permutation(len(distinct))
-    ranks, errors, predictions = [], np.empty(len(distinct)), np.empty(len(distinct))
+    fold_of = {tuple(distinct[i]): place % 3 for place, i in enumerate(order)}
+    folds = np.array([fold_of[tuple(row)] for row in runs.subsets])
+    predicted, std, ranks = np.empty(len(y)), np.empty(len(y)), []
     for fold in range(3):
-        members = [tuple(distinct[i]) for place, i in enumerate(order) if place % 3 == fold]
-        held = np.array([tuple(row) in members for row in runs.subsets])
-        predicted = clone(GIVEN).fit(runs.subsets[~held], runs.values[~held, 0]).predict(runs.subsets[held])
-        a, b = (values.argsort().argsort() for values in (predicted, runs.values[held, 0]))
-        ranks.append(np.corrcoef(a, b)[0, 1])
-        errors[held] = (predicted - runs.values[held, 0]) ** 2
-        predictions[held] = predicted
-    np.testing.assert_allclose(model.quality()["lds"], np.mean(ranks))
-    np.testing.assert_allclose(model.quality()["residual_error"], errors.mean() / runs.values.var())
-    # The error by which candidates are compared: in normal scores, which no unit and no outlier can change.
-    measured = np.sort(runs.values[:, 0])
-    normal = norm.ppf((np.arange(len(measured)) + 0.5) / len(measured))
-    missed = np.interp(predictions, measured, normal) - np.interp(runs.values[:, 0], measured, normal)
+        held = folds == fold
+        refit = clone(GIVEN).fit(runs.subsets[~held], y[~held])
+        predicted[held], std[held] = refit.predict(runs.subsets[held], return_std=True)
+        ranks.append(spearmanr(predicted[held], y[held]).statistic)
     (trial,) = (trial for trial in model.parts[0].trials if trial.name == model.parts[0].name)
+    np.testing.assert_allclose(model.quality()["lds"], np.mean(ranks))
+    np.testing.assert_allclose(model.quality()["residual_error"], np.mean((predicted - y) ** 2) / y.var())
+    # The error by which candidates are compared: in normal scores, which no unit and no outlier can change.
+    normal = norm.ppf((np.arange(len(y)) + 0.5) / len(y))
+    missed = np.interp(predicted, np.sort(y), normal) - np.interp(y, np.sort(y), normal)
     np.testing.assert_allclose(trial.score_error, np.abs(missed).mean())
+    # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor.
+    ratio = np.abs(predicted - y) / std
+    z = oracles.normal_quantile(0.9)
+    np.testing.assert_allclose(trial.factor, np.quantile(ratio, 0.9) / z)
+    inside = [ratio[i] <= np.quantile(ratio[folds != folds[i]], 0.9) for i in range(len(y))]
+    np.testing.assert_allclose(model.quality()["coverage_90"], np.mean(inside))
 
 
 def test_n_folds_none_fits_the_given_surrogate_without_checking_it():

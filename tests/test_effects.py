@@ -155,6 +155,22 @@ def test_sampled_effects_are_within_their_stated_error(monkeypatch, name, rule, 
     assert 0.7 < np.sqrt(np.mean(z**2)) < 1.4
 
 
+def test_the_stated_error_leaves_out_what_the_effect_itself_adds(monkeypatch):
+    """A large effect beside a parity that averages out: only the parity scatters."""
+    monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
+
+    class Parity:
+        n_features_in_ = 7
+
+        def predict(self, X):
+            return 6 * X[:, 0] + np.prod(1 - 2 * X[:, 1:], axis=1)
+
+    nodes, weights = MIXTURES["banzhaf"]
+    found = [main_effects(as_model(Parity()), nodes, weights, seed=seed) for seed in range(60)]
+    z = [(one.scores[0, 0] - 6) / one.sampling_error[0, 0] for one in found]
+    assert 0.8 < np.sqrt(np.mean(np.square(z))) < 1.25
+
+
 def test_sampled_effects_are_seeded(monkeypatch):
     monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
     model = model_of("forest")

@@ -11,8 +11,9 @@ import oracles
 import whence.selection as selection_module
 from conformance import ANY, FOREST, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
+from whence.mixtures import mixtures_like
 from whence.outcomes import Outcomes
-from whence.selection import mixtures_like, select
+from whence.selection import select
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
 from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate

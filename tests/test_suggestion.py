@@ -9,7 +9,7 @@ from scipy.stats import norm
 import oracles
 import whence
 from conformance import outcomes_of, subsets, table
-from whence.errors import InputError
+from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.suggestion import suggest
 from whence.surrogates.additive import AdditiveSurrogate
@@ -84,13 +84,17 @@ def check_variance(model, variance_after, n=4):
         made.append(pick)
 
 
-def test_by_variance_takes_what_a_refit_with_the_run_added_shows_to_teach_most():
-    model = model_of(12, 5)
-    kernel = oracles.rbf([GAMMA] * 5)
+@pytest.mark.parametrize(("m", "alpha", "gamma"), [(12, 0.2, 0.3), (6, 0.01, 0.1), (8, 1.0, 0.05), (5, 0.1, 1.0)])
+def test_by_variance_takes_what_a_refit_with_the_run_added_shows_to_teach_most(m, alpha, gamma):
+    S = np.vstack([np.eye(5), subsets(m, 5)])
+    runs = Outcomes(np.unique(S, axis=0), np.zeros(len(np.unique(S, axis=0))))
+    with pytest.warns(DataWarning, match="the same value in every run"):
+        model = fit(runs, surrogate=KernelSurrogate(alpha=alpha, gamma=gamma), n_folds=None)
+    kernel = oracles.rbf([gamma] * 5)
 
     def variance_after(made, pool):
         X = np.vstack([model.outcomes.subsets, *[row[None] for row in made]])
-        _, covariance = oracles.gp_predict(kernel, np.full(len(X), ALPHA), X, np.zeros((len(X), 1)), pool)
+        _, covariance = oracles.gp_predict(kernel, np.full(len(X), alpha), X, np.zeros((len(X), 1)), pool)
         return np.trace(covariance)
 
     check_variance(model, variance_after)

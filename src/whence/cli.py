@@ -11,6 +11,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 FLOW = """
 Which tasks help, which hurt, which work together, and which subset to use.
 
-Tasks are what a model is trained or prompted with. A file of runs has a row per run:
-a column per task (0/1, or a weight) and a column per outcome that was measured.
+Tasks are what a model is trained or prompted with. A file of runs has a
+row per run, a column per task (0/1, or a weight) and one per outcome.
 
-design subsets → measure them → fit, evaluate → attribute, interactions, predict
-→ select a subset, or suggest the next ones to measure
+design subsets → measure them → fit · evaluate
+→ attribute · interactions · predict → select · suggest
 
 Example: whence attribute runs.csv --outcome loss --ignore run_id
 
@@ -70,6 +71,7 @@ def verb(panel: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]
     def register(answer: Callable[..., Answer]) -> Callable[..., Answer]:
         def command(**given: Any) -> None:
             with politely():
+                _spare(given["file"], given.get("output"))
                 runs = _read(**{name: given.pop(name) for name in reading})
                 as_json = given.pop("as_json")
                 _print(answer(runs, **given), as_json)
@@ -107,6 +109,11 @@ def _read(
     return runs
 
 
+def _spare(file: Path, output: Path | None) -> None:
+    if output is not None and output.exists() and file.exists() and output.samefile(file):
+        raise InputError(f"{output}: this is the file of runs itself. Write to another file.")
+
+
 def _print(answer: Answer, as_json: args.Json = False) -> None:
     if as_json:
         print(to_json(answer.document), flush=True)
@@ -127,20 +134,29 @@ def _about(model: "Model") -> dict[str, Any]:
     return {
         "runs": model.outcomes.n_runs,
         "tasks": model.task_names,
-        "targets": {name: direction(up) for name, up in _directions(model.outcomes).items()},
+        "targets": {name: direction(up) for name, up in zip(model.target_names, model.maximize, strict=True)},
         "surrogates": {name: chosen[name] for name in model.target_names},
         "quality": model.quality(),
     }
 
 
-def _directions(runs: "Outcomes") -> dict[str, bool]:
-    return dict(zip(runs.target_names, runs.maximize, strict=True))
+def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
+    """Targets asked for, or all."""
+    wanted = args.names_of(given)
+    return runs.targets(wanted).target_names if wanted else runs.target_names
 
 
-def _wanted(frame: "pd.DataFrame", runs: "Outcomes", target: args.Names) -> "pd.DataFrame":
-    """Rows of the targets asked for, or of all."""
-    wanted = args.names_of(target)
-    return frame[frame["target"].isin(runs.targets(wanted).target_names)] if wanted else frame
+def _refuse_mixtures(runs: "Outcomes", rule: str) -> None:
+    """Refuse what mixtures have no answer to, before the fit has cost its time."""
+    from whence.attribution import refuse_mixtures
+    from whence.surrogates.choose import Model
+
+    refuse_mixtures(Model(runs, ()), rule)
+
+
+def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, Any]]:
+    """Rows of some targets, for a document."""
+    return frame[frame["target"].isin(targets)].drop(columns="name", errors="ignore").to_dict("records")
 
 
 # ---- verbs -----------------------------------------------------------------------------------------------
@@ -218,13 +234,15 @@ def attribute(
     seed: args.Seed = 0,
 ) -> Answer:
     """Say what each task does: helps, hurts, or unclear."""
+    targets = _targets(runs, target)
+    if rule is not args.RuleName.shift:
+        _refuse_mixtures(runs, rule.value)
     model = whence.fit(runs, seed=seed)
     found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
-    frame = _wanted(found.to_frame(), runs, target)
-    document = {"rule": found.rule, "how": found.how, "scores": frame.to_dict("records")}
-    named, heading = frame.rename(columns={"task": "name"}), f"{tables.HEADINGS[rule.value]} attribution"
-    page = tables.effects_page(named, _directions(runs), heading=heading, top=top)
-    what = remark(f"score: {tables.RULES[rule.value]} ({found.how})")
+    document = {"rule": found.rule, "how": found.how, "scores": _records(found.to_frame(), targets)}
+    heading = f"{tables.HEADINGS[found.rule]} attribution"
+    page = tables.effects_page(found, targets, heading=heading, top=top)
+    what = remark(f"score: {tables.RULES[found.rule]} ({found.how})")
     return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
 
 
@@ -238,17 +256,14 @@ def interactions(
     seed: args.Seed = 0,
 ) -> Answer:
     """List pairs that work together, or against each other."""
+    targets = _targets(runs, target)
+    _refuse_mixtures(runs, f"{kind.value} interactions")
     model = whence.fit(runs, seed=seed)
     found = whence.interactions(model, kind.value, seed=seed)
-    frame = _wanted(found.to_frame(), runs, target)
-    strongest = frame.groupby("target", sort=False).head(top).to_dict("records")
-    named, heading = (
-        frame.assign(name=frame["task_a"] + " + " + frame["task_b"]),
-        f"{tables.HEADINGS[kind.value]} interactions",
-    )
-    page = tables.effects_page(named, _directions(runs), heading=heading, top=top, pairs=True)
-    what = remark(f"score: what the two do beyond the sum of each, {tables.OTHERS[kind.value]} ({found.how})")
-    document = {"kind": found.kind, "how": found.how, "pairs": strongest}
+    document = {"kind": found.kind, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
+    heading = f"{tables.HEADINGS[found.kind]} interactions"
+    page = tables.effects_page(found, targets, heading=heading, top=top)
+    what = remark(f"score: what the two do beyond the sum of each, {tables.OTHERS[found.kind]} ({found.how})")
     return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
 
 
@@ -268,10 +283,11 @@ def predict(
     rows += [] if subsets is None else list(args.read_subsets(subsets, runs))
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (as often as you like) or --subsets FILE.")
+    targets = _targets(runs, target)
     model = whence.fit(runs, seed=seed)
-    frame = _wanted(tables.predictions(model, np.array(rows)), runs, target)
-    page = tables.predictions_page(frame, _directions(runs), column="subset")
-    document = {"predictions": frame.drop(columns="name").to_dict("records")}
+    frame = tables.predictions(model, np.array(rows))
+    page = tables.predictions_page(frame, runs, targets, column="subset")
+    document = {"predictions": _records(frame, targets)}
     return Answer(_about(model) | document, tables.model_page(model) + page)
 
 
@@ -292,6 +308,8 @@ def select(
 ) -> Answer:
     """Find the best subset of tasks under constraints."""
     costs = args.numbers_of(cost)
+    runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
+    _targets(runs, [target] if target else None)
     model = whence.fit(runs, seed=seed)
     found = whence.select(
         model,
@@ -313,7 +331,7 @@ def select(
         "value": found.value,
         "best_run": found.best_run,
         "how": found.how,
-        "predictions": frame.drop(columns=["name", "subset"]).to_dict("records"),
+        "predictions": _records(frame.drop(columns="subset"), runs.target_names),
     }
     page = tables.selection_page(found, frame, runs)
     return Answer(_about(model) | document, tables.model_page(model) + page)
@@ -332,19 +350,18 @@ def suggest(
     """List the next subsets worth measuring."""
     import numpy as np
 
-    if output is not None and str(output) == runs.provenance.get("source"):
-        raise InputError(f"{output}: this is the file of runs itself. Write the suggestions to another file.")
+    _targets(runs, [target] if target else None)
     model = whence.fit(runs, seed=seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = tables.predictions(model, found.subsets).drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
     page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
-    page += tables.predictions_page(frame, _directions(runs), column="run")
+    page += tables.predictions_page(frame, runs, runs.target_names, column="run")
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
         whence.Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
-    document = {"by": found.by, "suggestions": frame.drop(columns="name").to_dict("records")}
+    document = {"by": found.by, "suggestions": _records(frame, runs.target_names)}
     return Answer(_about(model) | document, tables.model_page(model) + page)
 
 

@@ -50,7 +50,6 @@ MISLABELLED = {"mislabelled_1", "mislabelled_2"}
 REDUNDANT = {"odds", "odds_copy"}
 COMPLEMENTARY = {"evens", "odds"}
 KEEP_PROBS = (0.25, 0.5, 0.75)
-UP = {"accuracy": True}
 N_TEST, N_RUNS, N_PAIRS, SIZE = 800, 150, 8, 4
 NEXT = {
     "evaluate": "",
@@ -274,21 +273,18 @@ def _runs_page(runs: whence.Outcomes, unseen: whence.Outcomes) -> Page:
 
 
 def _scores_page(scores: Attribution) -> Page:
-    frame = scores.to_frame()
     return [
         title("3. What each group does: whence.attribute"),
-        *effects_page(frame.rename(columns={"task": "name"}), UP, heading="shapley attribution", top=None),
+        *effects_page(scores, scores.target_names, heading="Shapley values", top=None),
         remark(f"score: {RULES['shapley']}"),
         Text(f"Better left out: {', '.join(sorted(_hurt(scores))) or 'none'}."),
     ]
 
 
 def _pairs_page(pairs: Interactions) -> Page:
-    frame = pairs.to_frame(top=N_PAIRS)
-    frame["name"] = frame["task_a"] + " + " + frame["task_b"]
     return [
         title("4. What pairs do together: whence.interactions"),
-        *effects_page(frame, UP, heading="shapley interactions", top=N_PAIRS, pairs=True),
+        *effects_page(pairs, pairs.target_names, heading="Shapley interactions", top=N_PAIRS),
         Text(
             "Two groups work against each other where they are redundant: what one brings, the other has brought. "
             "They work together where they are complementary, or where a good one repairs what a bad one breaks."

@@ -18,6 +18,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from whence.attribution import attribute
 from whence.errors import InputError
+from whence.mixtures import best_mixture
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -25,7 +26,6 @@ from whence.surrogates.kernels import Array
 Indices = NDArray[np.intp]
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
-MIXTURE_DRAWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,12 @@ def select(
                 "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
                 "by='attribution' are about tasks that are in or out."
             )
-        return _select_mixture(model, goodness, objective, _mask(model, exclude), seed)
+        excluded = _mask(model, exclude)
+        if excluded.all():
+            raise InputError("Every task is excluded. Leave at least one in.")
+        chosen, how = best_mixture(goodness, model.outcomes.subsets, excluded, np.random.default_rng(seed))
+        allowed = (model.outcomes.subsets[:, excluded == 1] == 0).all(1)
+        return _result(model, chosen, goodness, objective, how, allowed, target)
     constraints = _constraints(model, size, max_size, costs, budget, include, exclude)
     if by == "attribution":
         chosen = _top_by_attribution(model, constraints, size, target)
@@ -263,7 +268,7 @@ def _best_of_all(
 ) -> Array:
     best, best_value = constraints.include, -np.inf
     for count in counts:
-        members = np.array(list(combinations(free, count)), dtype=int).reshape(-1, count)
+        members = np.array(list(combinations(free, count)), dtype=int).reshape(comb(len(free), count), count)
         for start in range(0, len(members), 20_000):
             block = members[start : start + 20_000]
             subsets = np.repeat(constraints.include[None], len(block), axis=0)
@@ -369,46 +374,6 @@ def _top_by_attribution(model: Model, constraints: Constraints, size: int | None
     chosen = np.zeros(len(scores))
     chosen[np.argsort(-scores, kind="stable")[:size]] = 1
     return chosen
-
-
-def _select_mixture(
-    model: Model, goodness: Callable[[Array], Array], objective: str, exclude: Array, seed: int
-) -> Selection:
-    """Random mixtures like the measured ones, then transfers of weight between two tasks while they improve."""
-    rng = np.random.default_rng(seed)
-    runs = model.outcomes.subsets
-    allowed = (runs[:, exclude == 1] == 0).all(1)
-    if exclude.all():
-        raise InputError("Every task is excluded. Leave at least one in.")
-    pool = mixtures_like(runs, MIXTURE_DRAWS, rng) * (1 - exclude)
-    total = pool.sum(1, keepdims=True)
-    pool = (pool / np.where(total > 0, total, 1) * np.median(runs.sum(1)))[total.ravel() > 0]
-    pool = np.vstack([runs[allowed], pool])
-    values = goodness(pool)
-    current, value = pool[values.argmax()], values.max()
-    giver, taker = np.array([(i, j) for i in range(len(exclude)) for j in np.flatnonzero(exclude == 0) if i != j]).T
-    for share in (0.1, 0.05, 0.02, 0.01):
-        while True:
-            moved = np.minimum(current[giver], share * current.sum())
-            moves = np.repeat(current[None], len(giver), axis=0)
-            moves[np.arange(len(giver)), giver] -= moved
-            moves[np.arange(len(giver)), taker] += moved
-            values = goodness(moves)
-            if values.max() <= value + 1e-9 * abs(value):
-                break
-            current, value = moves[values.argmax()], values.max()
-    how = f"best of {len(pool):,} mixtures, improved by transfers of weight"
-    return _result(model, current, goodness, objective, how, allowed, None)
-
-
-def mixtures_like(runs: Array, n: int, rng: np.random.Generator) -> Array:
-    """Return n mixtures between and around the measured ones: random averages of two runs, weights jittered."""
-    first, second = runs[rng.integers(len(runs), size=(2, n))]
-    share = rng.random((n, 1))
-    mixed = (share * first + (1 - share) * second) * rng.gamma(4.0, 0.25, (n, runs.shape[1]))
-    total = mixed.sum(1, keepdims=True)
-    wanted = (share * first + (1 - share) * second).sum(1, keepdims=True)
-    return np.asarray(mixed * np.divide(wanted, total, out=np.zeros_like(total), where=total > 0))
 
 
 def _result(

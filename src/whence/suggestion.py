@@ -14,7 +14,8 @@ from scipy.special import ndtr
 
 from whence.designs import Exhaustive
 from whence.errors import InputError
-from whence.selection import mixtures_like, objective_columns
+from whence.mixtures import mixtures_like
+from whence.selection import objective_columns
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from whence.console import (
-    COLOURS,
     UNCLEAR,
     Page,
     Row,
@@ -28,12 +27,14 @@ from whence.console import (
     title,
     word,
 )
-from whence.errors import counted
+from whence.errors import counted, some_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from whence.attribution import Attribution
     from whence.evaluation import Ceiling, Comparison
+    from whence.interaction import Interactions
     from whence.outcomes import Outcomes
     from whence.selection import Selection
     from whence.surrogates.choose import Model
@@ -118,12 +119,13 @@ def target_scores(model: Model) -> list[dict[str, Any]]:
 
 
 def target_scores_page(rows: Sequence[Mapping[str, Any]]) -> Page:
-    """Return what came of `target_scores`, where there is more than one target."""
+    """Return what came of `target_scores`, where there is more than one target, the best predicted first."""
     if len(rows) < 2:
         return []
-    cells: list[Row] = [[row["target"], *_scores(row), row["surrogate"]] for row in rows]
+    ordered = sorted(rows, key=lambda row: -row["lds"] if math.isfinite(row["lds"]) else math.inf)
+    cells: list[Row] = [[row["target"], *_scores(row), row["surrogate"]] for row in ordered]
     columns = ["target", *SCORES, "surrogate"]
-    return [title("Each target"), table(columns, both_ends(cells), left=["surrogate"])]
+    return [title("Each target"), table(columns, both_ends(cells, how="--json"), left=["surrogate"])]
 
 
 def _scores(row: Mapping[Any, Any]) -> list[str]:
@@ -135,65 +137,70 @@ def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
     return [remark(f"{name}: {SCORES[name]}") for name in columns]
 
 
-def effects_page(
-    frame: pd.DataFrame, maximize: Mapping[str, bool], *, heading: str, top: int | None, pairs: bool = False
-) -> Page:
-    """Return a table per target of what tasks or pairs do; of many targets, one table of their mean.
+def effects_page(found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None) -> Page:
+    """Return a table per target of what tasks or pairs do; of many targets, one table of their mean."""
+    from whence.interaction import Interactions
 
-    The frame is that of `Attribution` or `Interactions` with a column ``name``, in the order to show.
-    """
+    if len(targets) > MOST_TARGETS:
+        return _mean_page(found, targets, heading=heading, top=top)
+    pairs = found.scores.ndim == 3
+    frame = found.to_frame(top=top) if isinstance(found, Interactions) else found.to_frame()
     if frame.empty:
         return [remark("With a single task there are no pairs.")]
-    if frame["target"].nunique() > MOST_TARGETS:
-        return _mean_page(frame, maximize, heading=heading, top=top, pairs=pairs)
+    names = frame["task_a"] + " + " + frame["task_b"] if pairs else frame["task"]
     page: Page = []
     unclear = False
-    for target, rows in frame.groupby("target", sort=False):
+    for target in targets:
+        rows = frame[frame["target"] == target].assign(name=names)
         places = decimals(rows["std"] if rows["std"].notna().any() else rows["score"])
         shown = (rows[column] for column in ("name", "score", "low", "high", "verdict"))
         cells: list[Row] = [
             [name, number(score, places, signed=True), span(low, high, places, signed=True), word(verdict)]
             for name, score, low, high, verdict in zip(*shown, strict=True)
         ]
-        cells = cells[:top] if pairs else both_ends(cells, top)
+        cells = cells if pairs else both_ends(cells, top)
         unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
+        up = found.maximize[found.target_names.index(target)]
         columns = ["pair" if pairs else "task", "score", "90% interval", "verdict"]
-        page.append(title(f"{heading}: {target} ({direction(maximize[str(target)])})"))
+        page.append(title(f"{heading}: {target} ({direction(up)})"))
         page.append(table(columns, cells, left=["verdict"]))
     return [*page, remark("unclear: the 90% interval holds zero")] if unclear else page
 
 
-def _mean_page(
-    frame: pd.DataFrame, maximize: Mapping[str, bool], *, heading: str, top: int | None, pairs: bool
-) -> Page:
-    """Return the mean over targets, and how many of them each task or pair does good or harm."""
-    verdicts = ["work together", "work against each other"] if pairs else ["helps", "hurts"]
-    targets = list(frame["target"].unique())
-    up = {maximize[target] for target in targets}
-    mean = frame.groupby("name", sort=False)["score"].mean()
-    counts = frame.groupby(["name", "verdict"]).size().unstack(fill_value=0)
-    counts = counts.reindex(index=mean.index, columns=verdicts, fill_value=0)
-    if len(up) == 1:
-        gain, words = mean * (1 if True in up else -1), direction(True in up)
+def _mean_page(found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None) -> Page:
+    """Return the mean over targets, and to how many of them each task or pair does good or harm."""
+    import numpy as np
+
+    tasks = found.task_names
+    at: Any = np.arange(len(tasks))
+    names, words = list(tasks), ["task", "helps", "hurts"]
+    if found.scores.ndim == 3:
+        at = np.triu_indices(len(tasks), 1)
+        names, words = [f"{tasks[k]} + {tasks[j]}" for k, j in zip(*at, strict=True)], ["pair", "together", "against"]
+    places = [found.target_names.index(name) for name in targets]
+    up = np.array(found.maximize)[places]
+    scores, low, high = (array[at][:, places] for array in (found.scores, *found.interval()))
+    good = np.where(up, low > 0, high < 0).sum(1)
+    bad = np.where(up, high < 0, low > 0).sum(1)
+    if (up == up[0]).all():
+        mean, way = scores.mean(1), direction(bool(up[0]))
+        gain = mean if up[0] else -mean
     else:  # scores that want opposite directions have no common mean: only the counts speak
-        gain, words = counts[verdicts[0]] - counts[verdicts[1]], "some to maximise, some to minimise"
-        mean = mean * math.nan
-    order = (gain.abs() if pairs else gain).sort_values(ascending=False, kind="stable").index
-    places = decimals(mean)
-    cells: list[Row] = [
-        [
-            name,
-            number(mean[name], places, signed=True),
-            *(Text(str(counts.loc[name, verdict]), style=COLOURS[verdict]) for verdict in verdicts),
-            Text(str(len(targets) - counts.loc[name].sum()), style=COLOURS[UNCLEAR]),
-        ]
-        for name in order
-    ]
-    columns = ["pair", "together", "against"] if pairs else ["task", "helps", "hurts"]
-    columns = [columns[0], "mean score", *columns[1:], UNCLEAR]
+        mean, way = np.full(len(names), np.nan), "some to maximise, some to minimise"
+        gain = (good - bad).astype(float)
+    digits = decimals(mean)
+
+    def row(k: int) -> Row:
+        counts = zip((good[k], bad[k], len(places) - good[k] - bad[k]), ("green", "red", "dim"), strict=True)
+        return [names[k], number(mean[k], digits, signed=True), *(Text(str(n), style=s) for n, s in counts)]
+
+    if words[0] == "pair":
+        cells = [row(k) for k in np.argsort(-np.abs(gain), kind="stable")[:top]]
+    else:
+        cells = both_ends([row(k) for k in np.argsort(-gain, kind="stable")], top)
     return [
-        title(f"{heading}: mean over {len(targets)} targets ({words})"),
-        table(columns, cells[:top] if pairs else both_ends(cells, top)),
+        title(f"{heading}: mean over {len(targets)} targets ({way})"),
+        table([words[0], "mean score", *words[1:], UNCLEAR], cells),
         remark("The last three columns count targets; name one with --target to see its own table."),
     ]
 
@@ -227,14 +234,13 @@ def predictions(model: Model, subsets: Array) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def predictions_page(frame: pd.DataFrame, maximize: Mapping[str, bool], *, column: str) -> Page:
+def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str], *, column: str) -> Page:
     """Return a table per target of what is predicted; of many targets, one table of their mean.
 
     The frame is that of `predictions`, with or without what was measured.
     """
-    targets = list(frame["target"].unique())
     if len(targets) > MOST_TARGETS:
-        mean = frame.groupby("name", sort=False)["predicted"].mean()
+        mean = frame[frame["target"].isin(targets)].groupby("name", sort=False)["predicted"].mean()
         places = decimals(mean - mean.mean())
         rows: list[Row] = [[str(name), number(value, places)] for name, value in mean.items()]
         return [
@@ -246,22 +252,25 @@ def predictions_page(frame: pd.DataFrame, maximize: Mapping[str, bool], *, colum
     for target in targets:
         own = frame[frame["target"] == target]
         places = decimals(own["std"] if own["std"].notna().any() else own["predicted"])
-        rows = [[name, number(mean, places), span(low, high, places)] for name, mean, low, high in zip(
-            own["name"], own["predicted"], own["low"], own["high"], strict=True)]  # fmt: skip
         columns = [column, "predicted", "90% interval"]
+        rows = [
+            [row["name"], number(row["predicted"], places), span(row["low"], row["high"], places)]
+            for row in own.to_dict("records")
+        ]
         if "measured" in own and own["measured"].notna().any():
             columns.append("measured")
             rows = [[*row, number(value, places)] for row, value in zip(rows, own["measured"], strict=True)]
-        page += [title(f"Predicted {target} ({direction(maximize[target])})"), table(columns, rows)]
+        up = runs.maximize[runs.target_names.index(target)]
+        page += [title(f"Predicted {target} ({direction(up)})"), table(columns, rows)]
     return page
 
 
 def subset_name(runs: Outcomes, subset: Array) -> str:
-    """Return a subset in words: its tasks, those it lacks if these are few, or the weights of a mixture."""
+    """Return a subset in words: its tasks, those it lacks if these are few, or the main weights of a mixture."""
     inside = runs.names_of(subset)
     if not runs.is_binary:
-        weights = (f"{name} {subset[runs.task_names.index(name)]:.3g}" for name in inside)
-        return ", ".join(weights) or "(no task)"
+        weights = sorted(zip(inside, subset[subset > 0], strict=True), key=lambda item: -item[1])
+        return some_of((f"{name} {weight:.3g}" for name, weight in weights), 4)
     outside = [name for name in runs.task_names if name not in inside]
     if not outside:
         return "all tasks"
@@ -285,7 +294,7 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
         places = decimals(std if math.isfinite(std) else mean)
         rows.append([f"{target} ({direction(up)})", number(mean, places), span(low, high, places)])
     places = decimals(frame["std"])
-    page += [Text(""), table(["outcome", "predicted", "90% interval"], both_ends(rows))]
+    page += [Text(""), table(["outcome", "predicted", "90% interval"], both_ends(rows, how="--json"))]
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
     if math.isfinite(found.best_run):
@@ -332,7 +341,7 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
     page: Page = [
         title(f"Held-out runs, mean of {found.lds.shape[1]} random splits"),
         table(columns, cells, left=columns[-1:]),
-        Text(f"Noise ceiling of the rank correlation: {ceiling.reason or known}"),
+        Text(f"Noise ceiling of the rank correlation: {f'unknown. {ceiling.reason}' if ceiling.reason else known}"),
         Text(f"Each split learns from {found.n_train} subsets and is judged by {found.n_test} others."),
     ]
     if found.n_undefined.any():

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -29,6 +29,8 @@ from whence.surrogates.warp import RankScale
 
 # Leave-one-out over the grid factors the matrix anew for every value: beyond this many runs, a sample of them tunes.
 GRID_RUNS = 2000
+# Up to so many runs, one thread is faster than several.
+SMALL_RUNS = 1000
 # So many runs tune the hyperparameters of one target.
 OWN_RUNS = 200
 # Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
@@ -309,31 +311,46 @@ class CombinedSurrogate(_PosteriorSurrogate):
         else:
             Z = (Y - Y.mean(0)) / np.where(varies, spread, 1.0)
 
-        self.coordinates_, family, shared = self._tune_shared(S, Z[:, varies], counts)
-        X = self.coordinates_(S)
-        thetas = [(np.arange(self.n_targets_), shared)]
-        if self.own and 1 < self.n_targets_ <= OWN_TARGETS and self.n_targets_ * 8 * len(S) ** 2 <= OWN_BYTES:
-            # Matrices of a few hundred rows: one thread per target beats many threads per matrix.
-            with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
-                own = pool.map(lambda t: self._tune_own(family, shared, X, Z[:, [t]], counts), np.flatnonzero(varies))
-                thetas = [(np.array([t]), theta) for t, theta in zip(np.flatnonzero(varies), own, strict=True)]
-            if not varies.all():
-                thetas.append((np.flatnonzero(~varies), shared))
-        posteriors = [
-            Group(
-                targets,
-                Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts),
+        # Matrices of a few hundred rows are slower on several threads, and far slower on a busy machine.
+        with threadpool_limits(1):
+            self.coordinates_, self.family_, thetas = self._tune(S, Z, counts, varies)
+        with threadpool_limits(1 if len(S) <= SMALL_RUNS else None):
+            posteriors = self._condition(S, Z, counts, thetas)
+            self.groups_ = tuple(
+                Group(g.targets, g.posterior.given(Y[:, g.targets]).calibrated(self.random_state)) for g in posteriors
             )
+            if self.outcome_scale == "rank":
+                self.score_groups_ = tuple(
+                    Group(g.targets, g.posterior.calibrated(self.random_state)) for g in posteriors
+                )
+        self.theta_ = tuple(theta for _, theta in thetas)
+        return self
+
+    def _condition(
+        self, S: Array, Z: Array, counts: Array, thetas: list[tuple[NDArray[np.intp], Array]]
+    ) -> list[Group]:
+        """The process given the outcomes Z, one posterior for each group of targets."""
+        X, family = self.coordinates_(S), self.family_
+        return [
+            Group(targets, Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts))
             for targets, theta in thetas
         ]
-        self.groups_ = tuple(
-            Group(g.targets, g.posterior.given(Y[:, g.targets]).calibrated(self.random_state)) for g in posteriors
-        )
-        self.theta_ = tuple(theta for _, theta in thetas)
-        self.family_ = family
-        if self.outcome_scale == "rank":
-            self.score_groups_ = tuple(Group(g.targets, g.posterior.calibrated(self.random_state)) for g in posteriors)
-        return self
+
+    def _tune(
+        self, S: Array, Z: Array, counts: Array, varies: NDArray[np.bool_]
+    ) -> tuple[Coordinates, CombinedKernel, list[tuple[NDArray[np.intp], Array]]]:
+        """Coordinates, family, and the hyperparameters of every group of targets that shares them."""
+        coordinates, family, shared = self._tune_shared(S, Z[:, varies], counts)
+        n_targets = Z.shape[1]
+        if not self.own or not 1 < n_targets <= OWN_TARGETS or n_targets * 8 * len(S) ** 2 > OWN_BYTES:
+            return coordinates, family, [(np.arange(n_targets), shared)]
+        X, moving = coordinates(S), np.flatnonzero(varies)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            own = list(pool.map(lambda t: self._tune_own(family, shared, X, Z[:, [t]], counts), moving))
+        thetas = [(np.array([t]), theta) for t, theta in zip(moving, own, strict=True)]
+        if len(moving) < n_targets:
+            thetas.append((np.flatnonzero(~varies), shared))
+        return coordinates, family, thetas
 
     def _tune_shared(self, S: Array, Z: Array, counts: Array) -> tuple[Coordinates, CombinedKernel, Array]:
         """Choose the transform of the weights and the hyperparameters shared by all targets, by evidence."""
