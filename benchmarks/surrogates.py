@@ -190,6 +190,7 @@ def main() -> None:
         raise SystemExit(f"No tables (*.npz) in {arguments.tables}: nothing to compare on. Give --tables DIR.")
     tasks = [(path, size) for path in paths for size in train_sizes(len(load(path).distinct()[0]))]
     began = time.perf_counter()
+    tasks.sort(key=lambda task: -task[1])  # the longest first
     results = Parallel(n_jobs=arguments.jobs, verbose=5)(
         delayed(job)(path, size, arguments.splits) for path, size in tasks
     )

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.colors import TwoSlopeNorm
 
 import whence
-from whence.demo import N_RUNS, digits_set_function, true_index
+from whence.demo import digits_set_function, seen_and_unseen, true_index
 
 OUT = Path(__file__).parent / "images" / "demo.png"
 GOOD, BAD, DIM = "#2a7f62", "#b5483a", "#8a8f98"
@@ -18,12 +18,11 @@ GOOD, BAD, DIM = "#2a7f62", "#b5483a", "#8a8f98"
 
 def main() -> None:
     truth = digits_set_function(seed=0)
-    rows = np.random.default_rng(0).permutation(np.flatnonzero(truth.subsets.any(1)))
-    runs, unseen = truth.rows(rows[:N_RUNS]), truth.rows(rows[N_RUNS:])
+    runs, unseen = seen_and_unseen(truth, seed=0)
     model = whence.fit(runs)
     scores, pairs = whence.attribute(model), whence.interactions(model)
     plt.rcParams.update({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2), width_ratios=[1.15, 1.1, 1])
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), width_ratios=[1.15, 1.1, 1])
 
     order = np.argsort(scores.scores[:, 0])
     low, high = scores.interval()
@@ -50,7 +49,7 @@ def main() -> None:
     middle.set_xticks(range(len(matrix)), truth.task_names, rotation=60, ha="right")
     middle.set_yticks(range(len(matrix)), truth.task_names)
     middle.spines[:].set_visible(False)
-    middle.set_title("Together (blue) or against (red)", loc="left", weight="bold")
+    middle.set_title("Together or against", loc="left", weight="bold")
     figure.colorbar(picture, ax=middle, shrink=0.8)
 
     linear = whence.fit(runs, surrogate=whence.AdditiveSurrogate())
@@ -63,7 +62,7 @@ def main() -> None:
     right.set_xlabel("predicted accuracy")
     right.set_ylabel("measured accuracy")
     right.set_title(f"{len(unseen)} unseen runs", loc="left", weight="bold")
-    right.legend(frameon=False, markerscale=3, loc="upper left")
+    right.legend(frameon=False, markerscale=3, loc="lower right")
 
     figure.tight_layout()
     OUT.parent.mkdir(exist_ok=True)

@@ -192,6 +192,17 @@ def test_names_are_never_cut_in_a_pipe(tmp_path):
         assert names[0] in run(verb, path, "-O", "loss").stdout
 
 
+@pytest.mark.parametrize("scale", [1e-13, 1e-3, 1.0, 1e6, 1e14])
+def test_numbers_of_any_size_show_their_digits(tmp_path, measured, scale):
+    path = tmp_path / "runs.csv"
+    frame = frame_of(measured.targets("loss"))
+    frame.assign(loss=scale * frame["loss"]).to_csv(path, index=False)
+    lines = run("attribute", path, "-O", "loss").stdout.splitlines()
+    scores = {line.split()[0]: float(line.split()[1]) for line in lines if line and line.split()[0] in TASKS}
+    expected = whence.attribute(whence.fit(whence.read_outcomes(path, "loss")))
+    assert scores["code"] == pytest.approx(expected.scores[0, 0], rel=0.03)
+
+
 # ---- JSON ------------------------------------------------------------------------------------------------
 
 
@@ -382,11 +393,10 @@ def test_a_constant_target_is_said_to_be_one(tmp_path, measured):
     path = tmp_path / "runs.csv"
     frame_of(measured.targets("loss")).assign(loss=1.0).to_csv(path, index=False)
     for verb in TABLE_VERBS[:-1]:
-        arguments = [verb, path, "-O", "loss", *EXTRA.get(verb, [])]
-        result = run(*arguments)
+        result = run(verb, path, "-O", "loss", *EXTRA.get(verb, []), "--json")
         assert result.exit_code == 0, result.output
+        assert "NaN" not in result.stdout
         assert "note: Targets with the same value in every run, so that no effect can be seen: loss." in result.stderr
-        document_of(*arguments)
 
 
 def test_mixtures_can_be_predicted_selected_and_suggested(mixtures, tmp_path):
@@ -394,10 +404,7 @@ def test_mixtures_can_be_predicted_selected_and_suggested(mixtures, tmp_path):
     assert document["predictions"][0]["subset"] == {"a": 0.5, "c": 0.5}
     assert document["predictions"][0]["predicted"] == pytest.approx(2.0, abs=0.2)
     assert max(document_of("select", mixtures, "-O", "loss")["selected"].items(), key=lambda item: item[1])[0] == "a"
-    assert len(document_of("suggest", mixtures, "-O", "loss", "-n", 2)["suggestions"]) == 2
     assert document_of("attribute", mixtures, "-O", "loss", "--rule", "shift")["scores"][0]["task"] == "a"
-    for verb in ("select", "suggest", "evaluate"):
-        assert run(verb, mixtures, "-O", "loss", *EXTRA.get(verb, [])).exit_code == 0
     path = tmp_path / "next.csv"
     assert run("suggest", mixtures, "-O", "loss", "-n", 2, "-o", path).exit_code == 0
     assert run("predict", mixtures, "-O", "loss", "--subsets", path).exit_code == 0
@@ -422,7 +429,9 @@ MISTAKES = {
     "two runs": ("a,b,loss\n1,0,1\n0,1,2\n", ["fit", "-O", "loss"], "At least 3 measured runs"),
     "nothing measured": (re.sub(r"\d\.5", "", GOOD), ["fit", "-O", "loss"], "No run has a measured value of loss"),
     "unknown target": (GOOD, ["attribute", "-O", "loss", "--target", "acc"], "There is no target 'acc'"),
-    "odd probability": (GOOD, ["attribute", "-O", "loss", "--rule", "inclusion", "--keep-prob", "2"], "keep_prob"),
+    "odd probability": (
+        GOOD, ["attribute", "-O", "loss", "--rule", "inclusion", "--keep-prob", "2"], "--keep-prob must",
+    ),
     "nothing to predict": (GOOD, ["predict", "-O", "loss"], "--subset"),
     "unknown task to predict": (GOOD, ["predict", "-O", "loss", "--subset", "a,z"], "There is no task 'z'"),
     "no file of subsets": (GOOD, ["predict", "-O", "loss", "--subsets", "none.csv"], "none.csv: No such file"),
@@ -430,15 +439,15 @@ MISTAKES = {
     "unknown task to pay for": (GOOD, ["select", "-O", "loss", "--cost", "z=1", "--budget", "1"], "no task 'z'"),
     "cost that is no number": (GOOD, ["select", "-O", "loss", "--cost", "a", "--budget", "1"], "such as a=2"),
     "cost without budget": (GOOD, ["select", "-O", "loss", "--cost", "a=1"], "go together"),
-    "impossible size": (GOOD, ["select", "-O", "loss", "--size", "3"], "must be from 1 to 2"),
+    "impossible size": (GOOD, ["select", "-O", "loss", "--size", "3"], "--size must be from 1 to 2"),
     "impossible constraints": (
         GOOD, ["select", "-O", "loss", "--include", "a,b", "--max-size", "1"], "No subset meets the constraints",
     ),
     "in and out": (GOOD, ["select", "-O", "loss", "--include", "a", "--exclude", "a"], "both included and excluded"),
-    "negative risk": (GOOD, ["select", "-O", "loss", "--risk", "-1"], "zero or more"),
+    "negative risk": (GOOD, ["select", "-O", "loss", "--risk", "-1"], "--risk must be zero or more"),
     "too many suggestions": (GOOD, ["suggest", "-O", "loss", "-n", "99"], "left to measure"),
     "too few runs to split": ("a,loss\n1,1\n0,2\n1,3\n", ["evaluate", "-O", "loss"], "A split needs"),
-    "odd fraction": (GOOD, ["evaluate", "-O", "loss", "--train-fraction", "2"], "train_fraction"),
+    "odd fraction": (GOOD, ["evaluate", "-O", "loss", "--train-fraction", "2"], "--train-fraction must"),
 }  # fmt: skip
 
 

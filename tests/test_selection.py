@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import oracles
+import whence.mixtures as mixtures
 import whence.selection as selection_module
 from conformance import ANY, FOREST, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
@@ -169,6 +170,11 @@ def test_greedy_search_of_many_tasks_is_as_good_as_the_best_run():
     of_size = S[S.sum(1) == 20]
     assert found.value >= model.predict(of_size).max()
     assert found.value > np.median(model.predict(of_size)) + 1
+
+
+def test_included_tasks_alone_may_be_the_answer():
+    runs = Outcomes(oracles.all_subsets(3), oracles.all_subsets(3) @ [-1.0, 2.0, 3.0], list("abc"))
+    assert select(fit(runs, surrogate=GIVEN, n_folds=None), include=["a"]).tasks == ("a",)
 
 
 # ---- additive surrogates: an integer program -------------------------------------------------------------
@@ -358,15 +364,53 @@ def test_a_mixture_has_weights_of_the_right_total_and_beats_every_run(maximize, 
     assert "mixtures, improved by transfers of weight" in found.how
 
 
-def test_excluded_tasks_get_no_weight():
+def test_a_mixture_cannot_be_improved_by_moving_a_hundredth(monkeypatch):
+    monkeypatch.setattr(mixtures, "DRAWS", 10)
     model = mixture_model()
+    found = select(model)
+    for giver in range(4):
+        for taker in range(4):
+            moved = found.subset.copy()
+            weight = min(0.01, moved[giver])
+            moved[giver] -= weight
+            moved[taker] += weight
+            assert model.predict(moved[None])[0, 0] >= found.value - 1e-8 * abs(found.value)
+
+
+@pytest.mark.parametrize("total", [1.0, 20.0])
+def test_excluded_tasks_get_no_weight(total):
+    model = mixture_model(total=total)
     found = select(model, exclude=["task_3"])
     assert found.subset[3] == 0
-    np.testing.assert_allclose(found.subset.sum(), 1.0)
+    np.testing.assert_allclose(found.subset.sum(), total)
     assert "task_3" not in found.tasks
     assert np.isnan(found.best_run), "no run does without it"
     alone = select(model, exclude=["task_0", "task_1", "task_3"])
-    np.testing.assert_allclose(alone.subset, [0, 0, 1, 0])
+    np.testing.assert_allclose(alone.subset, [0, 0, total, 0])
+
+
+def two_targets(K=4, **arguments):
+    rng = np.random.default_rng(0)
+    W = rng.dirichlet(np.ones(K), 60) if K > 1 else rng.random((60, 1))
+    Y = np.column_stack([W[:, 0] ** 2, 100 - W[:, 0]])
+    return fit(Outcomes(W, Y, target_names=["x", "y"], **arguments), surrogate=GIVEN, n_folds=None)
+
+
+def test_a_mixture_is_compared_with_the_best_run_of_the_target_it_is_for():
+    model = two_targets()
+    assert select(model, target="x").best_run == model.outcomes.values[:, 0].min()
+
+
+def test_a_mixture_for_one_of_targets_in_different_directions():
+    model = two_targets(maximize=["y"])
+    found = select(model, target="y")
+    np.testing.assert_allclose(found.value, model.predict(found.subset[None])[0, 1])
+    assert found.best_run == model.outcomes.values[:, 1].max()
+
+
+def test_a_mixture_of_one_task():
+    found = select(two_targets(K=1), target="x")
+    assert found.tasks == ("task_0",)
 
 
 def test_mixtures_are_seeded():

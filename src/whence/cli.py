@@ -350,18 +350,18 @@ def suggest(
     """List the next subsets worth measuring."""
     import numpy as np
 
-    _targets(runs, [target] if target else None)
+    targets = _targets(runs, [target] if target else None)
     model = whence.fit(runs, seed=seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = tables.predictions(model, found.subsets).drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
     page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
-    page += tables.predictions_page(frame, runs, runs.target_names, column="run")
+    page += tables.predictions_page(frame, runs, targets, column="run")
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
         whence.Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
-    document = {"by": found.by, "suggestions": _records(frame, runs.target_names)}
+    document = {"by": found.by, "suggestions": _records(frame, targets)}
     return Answer(_about(model) | document, tables.model_page(model) + page)
 
 

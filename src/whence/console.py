@@ -39,6 +39,8 @@ COLOURS = {
     "hurts": "red",
     "work against each other": "red",
     "worse": "red",
+    "inside": "green",
+    "outside": "red",
     "PASS": "bold green",
     "FAIL": "bold red",
     UNCLEAR: "dim",
@@ -78,19 +80,20 @@ def decimals(step: Any) -> int:
 
     sizes = np.abs(np.asarray(step, dtype=np.float64)).ravel()
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
-    return int(np.clip(-np.floor(np.log10(np.median(sizes) / 3.55)), 0, 9)) if len(sizes) else 3
+    return int(np.clip(-np.floor(np.log10(np.median(sizes) / 3.55)), 0, 99)) if len(sizes) else 3
 
 
 def number(value: float, places: int = 2, *, signed: bool = False) -> str:
     """Return a number with so many decimals; a dash for NaN, a power of ten where digits would run on.
 
-    >>> number(0.12345, 3, signed=True), number(float("nan")), number(2.5e9)
-    ('+0.123', '–', '2.50e+09')
+    >>> number(0.12345, 3, signed=True), number(-0.001), number(float("nan")), number(2.5e-12, 14)
+    ('+0.123', '0.00', '–', '2.50e-12')
     """
     if not math.isfinite(value):
         return MISSING
+    value = value if round(value, places) else 0.0  # and not -0.00
     sign = "+" if signed else ""
-    long = abs(value) >= 1e7 or 0 < abs(value) < 1e-6
+    long = abs(value) >= 1e10 or places > 7
     return f"{value:{sign}.2e}" if long else f"{value:{sign}.{places}f}"
 
 
@@ -240,8 +243,15 @@ def in_options(sentence: str) -> str:
     'leave it out with --ignore note.'
     >>> in_options("with outcomes=[...] (or --outcome NAME on the command line).")
     'with --outcome NAME on the command line.'
+    >>> in_options("The 'max_size' must be from 1 to 4.")
+    '--max-size must be from 1 to 4.'
     """
     known = r"\b(ignore|rule|kind|by|size|target|exclude|include|costs?|budget|risk|n)"
+    sentence = re.sub(
+        r"The '(size|max_size|keep_prob|train_fraction|risk)'( parameter)?( of \w+)? must",
+        lambda found: f"--{found[1].replace('_', '-')} must",
+        sentence,
+    )
     sentence = re.sub(r"\w+=\[[^\]]*\] \(or (--[^)]*)\)", r"\1", sentence)
     sentence = re.sub(known + r"=\[?'([^']*)'\]?", r"--\1 \2", sentence)
     return re.sub(known + r"=(?=[.,;: ])", r"--\1", sentence)

@@ -160,7 +160,7 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
     """Tell the story on a terminal and return what was found; the measured runs go to ``output``."""
     terminal.show(_groups_page())
     truth = digits_set_function(seed)
-    runs, unseen = _seen_and_unseen(truth, seed)
+    runs, unseen = seen_and_unseen(truth, seed)
     if output is not None:
         runs.write(output)
     terminal.show(_runs_page(runs, unseen))
@@ -212,7 +212,7 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
     return findings
 
 
-def _seen_and_unseen(truth: whence.Outcomes, seed: int) -> tuple[whence.Outcomes, whence.Outcomes]:
+def seen_and_unseen(truth: whence.Outcomes, seed: int) -> tuple[whence.Outcomes, whence.Outcomes]:
     """The runs that a user could afford with the one that costs nothing, the empty set; and all others."""
     place = {subset.tobytes(): at for at, subset in enumerate(truth.subsets)}
     seen = [place[np.zeros(truth.n_tasks).tobytes()]]
@@ -251,7 +251,7 @@ def _verdict(pairs: Interactions, members: set[str]) -> str:
 def _groups_page() -> Page:
     rows: list[Row] = [[name, str(n), what] for name, (_, n, what) in GROUPS.items()]
     return [
-        title("1. Ten groups of images, and every subset of them"),
+        Text("1. Ten groups of images, and every subset of them", style="bold"),
         Text(
             "The tasks are groups of scikit-learn's images of handwritten digits. A run trains a logistic "
             "regression on the images of some groups, to tell odd digits from even ones. Its outcome is the "
@@ -312,7 +312,7 @@ def _truth_page(judged: dict[str, dict[str, float]], truth: Floats, scores: Attr
     rows: list[Row] = [[name, number(row["lds"]), number(row["residual_error"])] for name, row in judged.items()]
     values: list[Row] = [
         [task, number(truth[k], 3, signed=True), number(scores.scores[k, 0], 3, signed=True),
-         span(low[k], high[k], 3, signed=True), "inside" if inside[k] else "outside",
+         span(low[k], high[k], 3, signed=True), word("inside" if inside[k] else "outside"),
          number(linear.scores[k, 0], 3, signed=True)]
         for k, task in enumerate(scores.task_names)
     ]  # fmt: skip

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from whence.console import (
+    MISSING,
     UNCLEAR,
     Page,
     Row,
@@ -245,7 +246,7 @@ def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str]
         rows: list[Row] = [[str(name), number(value, places)] for name, value in mean.items()]
         return [
             title(f"Mean prediction over {len(targets)} targets"),
-            table([column, "predicted"], rows),
+            table([column, "predicted"], both_ends(rows, how="--json")),
             remark("Name a target with --target to see its predictions and intervals."),
         ]
     page: Page = []
@@ -261,7 +262,8 @@ def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str]
             columns.append("measured")
             rows = [[*row, number(value, places)] for row, value in zip(rows, own["measured"], strict=True)]
         up = runs.maximize[runs.target_names.index(target)]
-        page += [title(f"Predicted {target} ({direction(up)})"), table(columns, rows)]
+        cells = both_ends(rows, how="--json")
+        page += [title(f"Predicted {target} ({direction(up)})"), table(columns, cells)]
     return page
 
 
@@ -280,13 +282,13 @@ def subset_name(runs: Outcomes, subset: Array) -> str:
 
 def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Page:
     """Return the chosen subset, what is predicted for it, and what it is compared with."""
-    n = len(found.tasks)
-    page: Page = [title(f"Use {'these' if n != 1 else 'this'} {n} of {counted(runs.n_tasks, 'task')}")]
+    page: Page = [title(f"Use {len(found.tasks)} of {counted(runs.n_tasks, 'task')}")]
     if runs.is_binary:
         page.append(Text(", ".join(found.tasks), style="green"))
     else:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
-        page.append(table(["task", "weight"], [[name, f"{weight:.3f}"] for name, weight in weights]))
+        cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
+        page.append(table(["task", "weight"], cells))
     rows: list[Row] = []
     for target, up, mean, std, low, high in zip(
         frame["target"], runs.maximize, frame["predicted"], frame["std"], frame["low"], frame["high"], strict=True
@@ -294,6 +296,7 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
         places = decimals(std if math.isfinite(std) else mean)
         rows.append([f"{target} ({direction(up)})", number(mean, places), span(low, high, places)])
     places = decimals(frame["std"])
+    places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
     page += [Text(""), table(["outcome", "predicted", "90% interval"], both_ends(rows, how="--json"))]
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
@@ -334,12 +337,13 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
     for method, row in found.to_frame().iterrows():
         mean, low, high = found.difference(first, str(method))
         verdict = "better" if low > 0 else "worse" if high < 0 else UNCLEAR
-        gap = f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
+        gap = f"{number(mean, signed=True)} ({span(low, high, signed=True)})" if math.isfinite(mean) else MISSING
         cells.append([str(method), *_scores(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
     columns = ["method", *SCORES, f"{first} minus it", f"{first} is"]
+    over = f" and {n_targets} targets" if n_targets > 1 else ""
     known = f"{number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})."
     page: Page = [
-        title(f"Held-out runs, mean of {found.lds.shape[1]} random splits"),
+        title(f"Held-out runs, mean over {found.lds.shape[1]} random splits{over}"),
         table(columns, cells, left=columns[-1:]),
         Text(f"Noise ceiling of the rank correlation: {f'unknown. {ceiling.reason}' if ceiling.reason else known}"),
         Text(f"Each split learns from {found.n_train} subsets and is judged by {found.n_test} others."),
