@@ -1,12 +1,13 @@
-"""Which surrogate predicts unseen subsets best, on real tables of runs?
+"""Find which surrogate predicts unseen subsets best, on real tables of runs.
 
     python benchmarks/surrogates.py [--tables DIR] [--splits 5] [--jobs 2] [--only NAME]
 
 Every ``*.npz`` table in DIR (arrays S, Y; default: ../shared/data/tables) is split several times into training and
-held-out rows at several training sizes. Every method sees the same rows and the same targets (at most 30 per table, drawn
-once, because the per-target baselines would take hours otherwise) and tunes itself on the training rows only. Printed
-and written to benchmarks/results/surrogates.md: LDS (mean Spearman per target on held-out rows), residual error, coverage
-of 90% intervals, seconds; paired differences to ``whence.fit`` with their intervals; wins and losses per table.
+held-out rows at several training sizes. Every method sees the same rows and the same targets (at most 30 per table,
+drawn once, because the per-target baselines would take hours otherwise) and tunes itself on the training rows only.
+Printed and written to benchmarks/results/surrogates.md: LDS (mean Spearman per target on held-out rows), residual
+error, coverage of 90% intervals, seconds; paired differences to ``whence.fit`` with their intervals; wins and losses
+per table.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ MOST_TARGETS = 30
 class TunedForest(RegressorMixin, BaseEstimator):
     """A random forest whose leaf size and features per split have the least out-of-bag error; outcomes standardised."""
 
-    def fit(self, X, y):  # noqa: D102
+    def fit(self, X, y):
         y = y.reshape(len(y), -1)
         self.center_, self.scale_ = y.mean(0), np.where(y.std(0) > 0, y.std(0), 1.0)
         Z = (y - self.center_) / self.scale_
@@ -61,7 +62,7 @@ class TunedForest(RegressorMixin, BaseEstimator):
                     best, self.forest_ = error, forest
         return self
 
-    def predict(self, X):  # noqa: D102
+    def predict(self, X):
         return self.forest_.predict(X).reshape(len(X), -1) * self.scale_ + self.center_
 
 

@@ -1,6 +1,6 @@
 """Draw docs/images/demo.png: what whence says after 150 of the demo's 1023 trainings, beside the truth.
 
-    python docs/pictures.py
+python docs/pictures.py
 """
 
 from pathlib import Path
@@ -17,6 +17,7 @@ GOOD, BAD, DIM = "#2a7f62", "#b5483a", "#8a8f98"
 
 
 def main() -> None:
+    """Train, fit, draw."""
     truth = digits_set_function(seed=0)
     runs, unseen = seen_and_unseen(truth, seed=0)
     model = whence.fit(runs)

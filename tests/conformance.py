@@ -7,7 +7,8 @@ from sklearn.ensemble import RandomForestRegressor
 
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 KERNELS = {
     "rbf": KernelSurrogate(),

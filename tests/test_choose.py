@@ -19,7 +19,8 @@ from whence.outcomes import Outcomes
 from whence.surrogates import choose
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import CANDIDATES, Model, fit
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.2)  # nothing to tune: fast
 

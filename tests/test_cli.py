@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
-from whence.console import in_options
+from whence.cli.console import in_options
 from whence.evaluation import repeated_splits
 
 TASKS = ["code", "math", "law", "news", "chat"]

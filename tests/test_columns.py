@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from whence.errors import InputError
-from whence.files import read_outcomes
+from whence.outcomes.files import read_outcomes
 
 
 def test_roles(tmp_path):

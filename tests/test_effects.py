@@ -15,7 +15,8 @@ from conformance import FOREST, outcomes_of, subsets, table
 from whence.effects import as_model, main_effects, pair_effects, rule_mixture
 from whence.errors import InputError
 from whence.surrogates.choose import fit
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 MIXTURES = {
     "shapley": rule_mixture("shapley", 7, 0.5),

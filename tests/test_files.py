@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from whence.errors import InputError
-from whence.files import read_outcomes
+from whence.outcomes.files import read_outcomes
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
 

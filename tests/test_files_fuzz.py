@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from whence.errors import InputError
-from whence.files import read_outcomes
 from whence.outcomes import Outcomes
+from whence.outcomes.files import read_outcomes
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
 FUZZ = settings(

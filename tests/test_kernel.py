@@ -10,10 +10,12 @@ from sklearn.kernel_ridge import KernelRidge
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import oracles
+import whence.surrogates.combined as combined_module
 import whence.surrogates.kernel as kernel_module
 from conformance import KERNELS, SURROGATES, outcomes_of, subsets
+from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 every_surrogate = pytest.mark.parametrize("name", SURROGATES)
 every_kernel = pytest.mark.parametrize("name", KERNELS)
@@ -177,10 +179,10 @@ def test_each_target_has_its_own_hyperparameters_only_while_targets_are_few(monk
     Y = outcomes_of(S, 4)
     assert len(CombinedSurrogate().fit(S, Y).groups_) == 4
     assert len(CombinedSurrogate(own=False).fit(S, Y).groups_) == 1
-    monkeypatch.setattr(kernel_module, "OWN_TARGETS", 3)
+    monkeypatch.setattr(combined_module, "OWN_TARGETS", 3)
     assert len(CombinedSurrogate().fit(S, Y).groups_) == 1
-    monkeypatch.setattr(kernel_module, "OWN_TARGETS", 40)
-    monkeypatch.setattr(kernel_module, "OWN_BYTES", 4 * 8 * 25**2 - 1)
+    monkeypatch.setattr(combined_module, "OWN_TARGETS", 40)
+    monkeypatch.setattr(combined_module, "OWN_BYTES", 4 * 8 * 25**2 - 1)
     assert len(CombinedSurrogate().fit(S, Y).groups_) == 1
 
 

@@ -17,7 +17,8 @@ from whence.outcomes import Outcomes
 from whence.selection import select
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.3)
 NAMES = tuple("abcdefgh")

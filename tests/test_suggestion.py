@@ -14,7 +14,8 @@ from whence.outcomes import Outcomes
 from whence.suggestion import suggest
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
-from whence.surrogates.kernel import CombinedSurrogate, KernelSurrogate
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 
 ALPHA, GAMMA = 0.2, 0.3
 GIVEN = KernelSurrogate(alpha=ALPHA, gamma=GAMMA)

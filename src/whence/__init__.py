@@ -6,13 +6,14 @@ Everything is a set function on tasks. The flow, and where each step lives::
                                                                                    prediction · selection · suggestion
 
     designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
-    outcomes.py      Outcomes, the table of runs; files.py reads and writes it; concerns.py says what deserves a look
-    surrogates/      additive.py and kernel.py, scikit-learn regressors on that table; choose.py picks one (``fit``);
-                     kernels.py is the algebra they, attribution and interactions all read from
+    outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
+    surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; choose.py picks one (``fit``);
+                     kernels.py is the algebra that prediction, tuning, attribution and interactions all read from
     effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
     attribution.py   what each task does            interaction.py   what pairs do together
     selection.py     which subset to use            suggestion.py    which runs to make next
-    evaluation.py    how far to trust all this      cli.py           the same verbs on files
+    evaluation/      how far to trust all this: scores, size-only baseline, noise ceiling, repeated splits
+    cli/             the same verbs on files        demo.py          all of it on a set function whose truth is known
 
 A user's session::
 
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
     from whence.evaluation import lds as lds
-    from whence.files import read_outcomes as read_outcomes
     from whence.interaction import interactions as interactions
     from whence.outcomes import Outcomes as Outcomes
+    from whence.outcomes import read_outcomes as read_outcomes
     from whence.selection import select as select
     from whence.suggestion import suggest as suggest
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
     from whence.surrogates.choose import Model as Model
     from whence.surrogates.choose import fit as fit
-    from whence.surrogates.kernel import CombinedSurrogate as CombinedSurrogate
+    from whence.surrogates.combined import CombinedSurrogate as CombinedSurrogate
     from whence.surrogates.kernel import KernelSurrogate as KernelSurrogate
 
 __version__ = "0.1.0"
@@ -55,7 +56,7 @@ _HOME = {
     "AdditiveSurrogate": "surrogates.additive",
     "Balanced": "designs",
     "Bernoulli": "designs",
-    "CombinedSurrogate": "surrogates.kernel",
+    "CombinedSurrogate": "surrogates.combined",
     "DataWarning": "errors",
     "Exhaustive": "designs",
     "FixedSize": "designs",
@@ -69,7 +70,7 @@ _HOME = {
     "fit": "surrogates.choose",
     "interactions": "interaction",
     "lds": "evaluation",
-    "read_outcomes": "files",
+    "read_outcomes": "outcomes",
     "select": "selection",
     "suggest": "suggestion",
 }

@@ -165,7 +165,7 @@ def warn_of_extrapolation(model: Model, rule: str) -> None:
         warnings.warn(
             f"The rule {rule!r} asks about subsets of {reach[0] * n_tasks:.0f} to {reach[1] * n_tasks:.0f} tasks, "
             f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
-            "Prefer rule='inclusion', or measure such subsets.",
+            "Measure such subsets, or attribute with rule='inclusion', which stays among the runs.",
             DataWarning,
             stacklevel=3,
         )

@@ -25,13 +25,13 @@ from sklearn.linear_model import LogisticRegression
 
 import whence
 from whence.attribution import HURTS, Attribution
-from whence.checks import places
-from whence.console import Page, Row, Terminal, command, number, remark, span, table, title, word
+from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
+from whence.cli.tables import RULES, SCORES, effects_page, legend, model_page
 from whence.evaluation import SizeOnly, residual_error
 from whence.interaction import AGAINST, TOGETHER, Interactions
+from whence.outcomes.checks import places
 from whence.progress import track
 from whence.selection import Selection
-from whence.tables import RULES, SCORES, effects_page, legend, model_page
 
 Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]  # images (n, 64), and whether each shows an odd digit (n,)

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 PATIENCE_SECONDS = 2.0
+_showing = False
 
 
 def track(items: Sequence[Item], what: str) -> Iterator[Item]:
@@ -17,15 +18,21 @@ def track(items: Sequence[Item], what: str) -> Iterator[Item]:
     >>> list(track([1, 2], "counting"))
     [1, 2]
     """
-    if not sys.stderr.isatty():
+    global _showing
+    # One bar at a time: the outermost loop is the one to watch.
+    if _showing or len(items) < 2 or not sys.stderr.isatty():
         yield from items
         return
     from rich.console import Console
     from rich.progress import Progress
 
     began = time.monotonic()
-    with Progress(console=Console(stderr=True), transient=True, disable=False) as progress:
-        task = progress.add_task(what, total=len(items), visible=False)
-        for item in items:
-            yield item
-            progress.update(task, advance=1, visible=time.monotonic() - began > PATIENCE_SECONDS)
+    _showing = True
+    try:
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            task = progress.add_task(what, total=len(items), visible=False)
+            for item in items:
+                yield item
+                progress.update(task, advance=1, visible=time.monotonic() - began > PATIENCE_SECONDS)
+    finally:
+        _showing = False

@@ -13,17 +13,16 @@ from itertools import combinations
 from math import comb
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from whence.attribution import attribute
+from whence.constraints import Constraints, Indices, constraints_of, mask_of
 from whence.errors import InputError
 from whence.mixtures import best_mixture
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 
-Indices = NDArray[np.intp]
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
 
@@ -68,29 +67,6 @@ class Selection:
         for name, mean, std in list(zip(self.target_names, self.predicted, self.std, strict=True))[:10]:
             lines.append(f"  {name}: {mean:.6g} ± {std:.3g}")
         return "\n".join(lines)
-
-
-@dataclass(frozen=True)
-class Constraints:
-    """Which subsets may be chosen."""
-
-    include: Array  # (K,) 0/1
-    exclude: Array  # (K,) 0/1
-    smallest: int
-    largest: int
-    costs: Array  # (K,)
-    budget: float
-
-    def allow(self, subsets: Array) -> Array:
-        """Return which rows are allowed, (n,) bool."""
-        sizes = subsets.sum(1)
-        return np.asarray(
-            (sizes >= self.smallest)
-            & (sizes <= self.largest)
-            & (subsets @ self.costs <= self.budget * (1 + 1e-12))
-            & (subsets[:, self.include == 1] == 1).all(1)
-            & (subsets[:, self.exclude == 1] == 0).all(1)
-        )
 
 
 def select(
@@ -142,13 +118,13 @@ def select(
                 "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
                 "by='attribution' are about tasks that are in or out."
             )
-        excluded = _mask(model, exclude)
+        excluded = mask_of(model.outcomes, exclude)
         if excluded.all():
             raise InputError("Every task is excluded. Leave at least one in.")
         chosen, how = best_mixture(goodness, model.outcomes.subsets, excluded, np.random.default_rng(seed))
         allowed = (model.outcomes.subsets[:, excluded == 1] == 0).all(1)
         return _result(model, chosen, goodness, objective, how, allowed, target)
-    constraints = _constraints(model, size, max_size, costs, budget, include, exclude)
+    constraints = constraints_of(model.outcomes, size, max_size, costs, budget, include, exclude)
     if by == "attribution":
         chosen = _top_by_attribution(model, constraints, size, target)
         how = "the tasks of best inclusion score"
@@ -192,53 +168,6 @@ def objective_columns(model: Model, target: str | None) -> tuple[Indices, int]:
     return columns, 1 if directions.pop() else -1
 
 
-def _mask(model: Model, names: Iterable[str]) -> Array:
-    names = [names] if isinstance(names, str) else list(names)
-    return model.outcomes.subset(names) if names else np.zeros(model.outcomes.n_tasks)
-
-
-def _constraints(
-    model: Model,
-    size: int | None,
-    max_size: int | None,
-    costs: Mapping[str, float] | None,
-    budget: float | None,
-    include: Iterable[str],
-    exclude: Iterable[str],
-) -> Constraints:
-    """Check that the constraints make sense and that some subset meets them."""
-    n_tasks = model.outcomes.n_tasks
-    must, must_not = _mask(model, include), _mask(model, exclude)
-    both = [name for name, a, b in zip(model.task_names, must, must_not, strict=True) if a and b]
-    if both:
-        raise InputError(f"A task cannot be both included and excluded. Got {', '.join(both)}.")
-    for name, value in (("size", size), ("max_size", max_size)):
-        if value is not None and not 1 <= value <= n_tasks:
-            raise InputError(f"The '{name}' must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.")
-    if (costs is None) != (budget is None):
-        raise InputError("Costs and a budget go together. Give both, or neither.")
-    price = np.zeros(n_tasks)
-    for name, cost in (costs or {}).items():
-        if not cost >= 0:
-            raise InputError(f"The cost of task {name!r} must be zero or more. Got {cost} instead.")
-        price += cost * model.outcomes.subset([name])
-    largest = size if size is not None else max_size if max_size is not None else n_tasks
-    smallest = size if size is not None else 1
-    constraints = Constraints(must, must_not, smallest, largest, price, np.inf if budget is None else budget)
-    cheapest = must.copy()
-    free = np.flatnonzero((must == 0) & (must_not == 0))
-    missing = max(0, smallest - int(must.sum()))
-    cheapest[free[np.argsort(price[free], kind="stable")][:missing]] = 1
-    if not constraints.allow(cheapest[None])[0]:
-        raise InputError(
-            "No subset meets the constraints: "
-            f"{int(must.sum())} tasks must be in, {len(free)} are free, "
-            f"{smallest} to {largest} are wanted, and the cheapest such subset costs {cheapest @ price:g}"
-            + (f" of a budget of {budget:g}." if budget is not None else ".")
-        )
-    return constraints
-
-
 def _search(
     model: Model,
     goodness: Callable[[Array], Array],
@@ -247,7 +176,7 @@ def _search(
     risk: float,
     seed: int,
 ) -> tuple[Array, str]:
-    free = np.flatnonzero((constraints.include == 0) & (constraints.exclude == 0))
+    free = constraints.free
     fixed = int(constraints.include.sum())
     counts = range(max(0, constraints.smallest - fixed), min(len(free), constraints.largest - fixed) + 1)
     total = sum(comb(len(free), n) for n in counts)
@@ -344,7 +273,7 @@ def _starts(
     runs = np.unique(model.outcomes.subsets, axis=0)
     runs = runs[constraints.allow(runs)]
     starts = list(runs[np.argsort(-goodness(runs))[: STARTS // 2]]) if len(runs) else []
-    free = np.flatnonzero((constraints.include == 0) & (constraints.exclude == 0))
+    free = constraints.free
     while len(starts) < STARTS:
         subset = constraints.include.copy()
         # Cheap tasks first fill up a tight budget; otherwise the order is random.
@@ -356,11 +285,7 @@ def _starts(
             subset[task] = 1
             if subset @ constraints.costs > constraints.budget:
                 subset[task] = 0
-        if not constraints.allow(subset[None])[0]:
-            subset = constraints.include.copy()
-            missing = max(0, constraints.smallest - int(subset.sum()))
-            subset[free[np.argsort(constraints.costs[free], kind="stable")][:missing]] = 1
-        starts.append(subset)
+        starts.append(subset if constraints.allow(subset[None])[0] else constraints.cheapest())
     return starts
 
 

@@ -1,10 +1,8 @@
 """Additive surrogate: one coefficient per task, g(s) = intercept + Σ_k coef_k s_k.
 
-The plainest of the surrogates that stand between the table of outcomes and the answers (attribution,
-selection, evaluation): the linear surrogate of the paper, but with its penalty tuned, so that kernels are
-compared with the best that tasks acting alone can do. It is also the door for influence functions, TracIn,
-TRAK and any other method that gives one score per task: `AdditiveSurrogate.from_coefficients` makes of them
-a surrogate like any other.
+The linear surrogate of the paper, but with its penalty tuned, so that kernels are compared with the best that
+tasks acting alone can do. It is also the door for influence functions, TracIn, TRAK and any other method that
+gives one score per task: `AdditiveSurrogate.from_coefficients` makes of them a surrogate like any other.
 
 Ridge and least squares share one singular value decomposition of the centred subsets. In its basis every
 penalty is a division, so that neither the search for the penalty nor the intervals need another
@@ -14,20 +12,19 @@ factorisation, however many targets there are.
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.linalg
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import Lasso, LassoCV
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from whence.errors import InputError
-from whence.outcomes import distinct_rows
+from whence.surrogates.ridge import Centred, beliefs, centred, leave_one_out
 
 Floats = NDArray[np.float64]
 
@@ -37,7 +34,6 @@ Floats = NDArray[np.float64]
 _RIDGE_GRID = np.geomspace(30.0, 1e-4, 25)
 _LASSO_GRID = np.geomspace(1.0, 1e-3, 50)  # multiples of the smallest penalty at which every coefficient is 0
 _LASSO_SWEEPS = 50_000  # subsets of a fixed size are collinear, and coordinate descent is slow there
-_TARGETS_AT_ONCE = 256  # keeps the residuals of a block of targets in cache while penalties are tried
 
 
 class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
@@ -134,7 +130,7 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got {weights.min():g} to {weights.max():g} instead."
             )
         self._one_target = y.ndim == 1
-        runs = _centred(X, y.reshape(len(y), -1).astype(np.float64, copy=False), weights)
+        runs = centred(X, y.reshape(len(y), -1).astype(np.float64, copy=False), weights)
         self._subset_mean, self._total_weight = runs.subset_mean, float(runs.weights.sum())
         U, s, Vt = scipy.linalg.svd(runs.X, full_matrices=False, check_finite=False)
         rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
@@ -154,21 +150,10 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def from_coefficients(
         cls, coef: ArrayLike, intercept: ArrayLike = 0.0, std: ArrayLike | None = None
     ) -> AdditiveSurrogate:
-        """Surrogate with given scores, so that any attribution method meets the same evaluation.
+        """Surrogate with given scores (K,) or (K, T), so that any attribution method meets the same evaluation.
 
-        Parameters
-        ----------
-        coef : array-like of shape (K,) or (K, T)
-            Score of each task; predictions are 1-D where this is.
-        intercept : float or array-like of shape (T,)
-            Prediction for the empty subset. It moves no rank and no attribution.
-        std : array-like of the shape of coef, optional
-            Standard deviation of the scores; unknown (NaN) where not given.
-
-        Returns
-        -------
-        AdditiveSurrogate
-            Its predictive standard deviation is NaN: scores say nothing about training noise.
+        The intercept moves no rank and no attribution; ``std`` of the scores is unknown (NaN) where not given, and so
+        is the predictive one: scores say nothing about training noise.
 
         Examples
         --------
@@ -269,7 +254,7 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
                 f"Got {self.alpha!r} instead; for no penalty at all use penalty='ols'."
             )
 
-    def _fit_quadratic(self, runs: _Centred, U: Floats, s: Floats) -> None:
+    def _fit_quadratic(self, runs: Centred, U: Floats, s: Floats) -> None:
         """Set the coefficients and variances of ridge or least squares."""
         n_subsets, n_targets = runs.Y.shape
         Z = U.T @ runs.Y
@@ -281,16 +266,16 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         else:
             scale = self._spectrum.mean() if len(s) else 1.0
             self._alphas = scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
-            losses, squares = _leave_one_out(self._alphas, U, s, Z, residual, runs.weights)
+            losses, squares = leave_one_out(self._alphas, U, s, Z, residual, runs.weights)
             best = np.argmin(losses, axis=0)
             # Nothing can be left out of a single subset.
             self._variances = runs.variance(squares, n_subsets if n_subsets > 1 else 0)
-        self._beliefs = _beliefs(self._alphas, s, Z, unexplained, n_subsets - 1)
+        self._beliefs = beliefs(self._alphas, s, Z, unexplained, n_subsets - 1)
         self._variance = (self._beliefs * self._variances).sum(axis=0)
         self.alpha_ = self._alphas[best]
         self.coef_ = self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_)))
 
-    def _fit_lasso(self, runs: _Centred) -> None:
+    def _fit_lasso(self, runs: Centred) -> None:
         """Set the coefficients, their active sets and variances, target by target."""
         n_subsets, n_targets = runs.Y.shape
         root = np.sqrt(runs.weights)[:, None]
@@ -330,87 +315,6 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             for alpha, belief in zip(self._alphas, self._beliefs, strict=True):
                 total += belief * (along @ (gradient / (self._spectrum[:, None] + alpha) - coef)) ** 2
         return np.asarray(total)
-
-
-class _Centred(NamedTuple):
-    """Distinct subsets and their mean outcomes, less the overall mean and times the root of their weight."""
-
-    X: Floats  # (m, K)
-    Y: Floats  # (m, T)
-    weights: Floats  # (m,)
-    subset_mean: Floats  # (K,)
-    value_mean: Floats  # (T,)
-    scatter: Floats  # (T,), weighted squared distances of replicates from the mean of their subset
-
-    def variance(self, squares: Floats, freedom: ArrayLike) -> Floats:
-        """σ² from a sum of squares; without a degree of freedom, from replicates; NaN without those."""
-        replicates = self.weights.sum() - len(self.weights)
-        from_scatter = self.scatter / (replicates if replicates > 0 else np.nan)
-        known = np.asarray(freedom) > 0
-        return np.asarray(np.where(known, squares / np.where(known, freedom, 1.0), from_scatter))
-
-
-def _centred(X: Floats, Y: Floats, sample_weight: Floats) -> _Centred:
-    kept = sample_weight > 0
-    X, Y, sample_weight = X[kept], Y[kept], sample_weight[kept]
-    first, group = distinct_rows(X)
-    # Sorted, so that folds and rounding do not depend on the order of the runs.
-    order = np.lexsort(X[first].T[::-1])
-    first, group = first[order], np.argsort(order)[group]
-    weights = np.bincount(group, weights=sample_weight).astype(np.float64)
-    shares = sample_weight / weights[group]
-    means = np.asarray(csr_array((shares, (group, np.arange(len(group))))) @ Y)
-    constant = Y.min(axis=0) == Y.max(axis=0)
-    scatter = np.zeros(Y.shape[1])
-    if len(first) < len(group):
-        scatter = np.where(constant, 0.0, sample_weight @ (Y - means[group]) ** 2)
-    subsets, root = X[first], np.sqrt(weights)[:, None]
-    subset_mean, value_mean = weights @ subsets / weights.sum(), weights @ means / weights.sum()
-    centred_X, centred_Y = (subsets - subset_mean) * root, (means - value_mean) * root
-    # The mean of equal numbers may be off in its last digit, and a constant must not look like a tiny signal.
-    centred_X[:, subsets.min(axis=0) == subsets.max(axis=0)] = 0.0
-    centred_Y[:, constant] = 0.0
-    return _Centred(centred_X, centred_Y, weights, subset_mean, value_mean, scatter)
-
-
-def _leave_one_out(
-    alphas: Floats, U: Floats, s: Floats, Z: Floats, residual: Floats, weights: Floats
-) -> tuple[Floats, Floats]:
-    """Leave-one-out errors of each penalty: Σ e² and Σ (1 − h) e² over subsets, both of shape (A, T).
-
-    e_i = r_i / (1 − h_i), with r the residuals and h the leverages of the fit to all subsets, is by how much
-    a fit without subset i misses it (times the root of its weight): one division instead of m fits.
-    """
-    n_targets = residual.shape[1]
-    losses, squares = np.empty((len(alphas), n_targets)), np.empty((len(alphas), n_targets))
-    # The part of 1 − h that no penalty changes; 0 but for rounding where subsets are fewer than tasks.
-    fixed = 1 - weights / weights.sum() - (U**2).sum(axis=1)
-    fixed[fixed < 1e-12] = 0.0
-    shrunk = alphas[:, None] / (s**2 + alphas[:, None])
-    left = fixed + shrunk @ (U**2).T
-    over = np.divide(1.0, left, out=np.zeros_like(left), where=left > 0)
-    for start in range(0, n_targets, _TARGETS_AT_ONCE):
-        block = slice(start, start + _TARGETS_AT_ONCE)
-        outside, inside = np.ascontiguousarray(residual[:, block]), np.ascontiguousarray(Z[:, block])
-        for a in range(len(alphas)):
-            residual_squares = (outside + (U * shrunk[a]) @ inside) ** 2
-            losses[a, block] = over[a] ** 2 @ residual_squares
-            squares[a, block] = over[a] @ residual_squares
-    return losses, squares
-
-
-def _beliefs(alphas: Floats, s: Floats, Z: Floats, unexplained: Floats, freedom: int) -> Floats:
-    """Posterior probability of each penalty, shape (A, T), with equal prior probabilities and σ² unknown.
-
-    Under penalty α, Z_j has variance σ²(1 + s_j²/α), and what lies outside the span of the subsets σ²; σ²
-    integrated over 1/σ² leaves the sum of squares below to the power of minus half its degrees of freedom.
-    """
-    if len(alphas) == 1:
-        return np.ones((1, len(unexplained)))
-    shrunk = alphas[:, None] / (s**2 + alphas[:, None])
-    squares = np.maximum(unexplained + shrunk @ Z**2, np.finfo(np.float64).tiny)
-    evidence = np.log(shrunk).sum(axis=1)[:, None] / 2 - freedom / 2 * np.log(squares)
-    return np.asarray(scipy.special.softmax(evidence, axis=0))
 
 
 def _lasso(X: Floats, y: Floats, weights: Floats, alpha: float | None, largest: float) -> tuple[float, Floats]:

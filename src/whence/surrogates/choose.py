@@ -25,7 +25,7 @@ from whence.evaluation.statistics import ratio
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.kernel import CombinedSurrogate
+from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import LEVEL, interval_factor
 from whence.surrogates.warp import RankScale
@@ -41,7 +41,7 @@ HANDICAP = {"additive": 0.02, "kernel on ranks": 0.01}
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
-    "kernel on ranks": "the same Gaussian process on the ranks of the outcomes, which are heavy-tailed or saturating",
+    "kernel on ranks": "a Gaussian process over linear, pairwise, RBF and subset-size kernels, on ranks of outcomes",
 }
 SIZE_ONLY = "size only"
 CHOICE_RUNS = 2000
@@ -322,8 +322,8 @@ def _predict_with_std(model: Any, S: Array) -> tuple[Array, Array]:
 
 
 def _mean(per_target: Array) -> float:
-    """The mean over the targets that have a score; 0 when none has."""
-    return float(np.nan_to_num(_mean_of_defined(per_target)))
+    """The mean over the targets that have a score; NaN when none has."""
+    return float(_mean_of_defined(per_target))
 
 
 def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> None:

@@ -1,6 +1,6 @@
 """How the command line talks: where its output goes, how numbers and words look, and what it says of trouble.
 
-Beside the flow. :mod:`whence.tables` makes pages of these lines and tables, :mod:`whence.cli` prints them. Colour
+Beside the flow. :mod:`whence.cli.tables` makes pages of these lines and tables, :mod:`whence.cli` prints them. Colour
 never stands without its word, numbers show the digits that their uncertainty leaves, and where nobody watches
 (a pipe, a file) tables are plain text as wide as they need to be, so that no name is cut.
 """

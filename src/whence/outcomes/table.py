@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whence.checks import (
+from whence.errors import InputError, counted, some_of
+from whence.outcomes.checks import (
     Directions,
     Floats,
     as_directions,
@@ -28,7 +29,6 @@ from whence.checks import (
     listed,
     places,
 )
-from whence.errors import InputError, counted, some_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -273,7 +273,7 @@ class Outcomes:
         return np.asarray(squares / np.where(freedom > 0, freedom, np.nan), dtype=np.float64)
 
     def concerns(self) -> list[str]:
-        """Sentences on what deserves a look before an answer is trusted; see `whence.concerns`.
+        """Sentences on what deserves a look before an answer is trusted; see `whence.outcomes.concerns`.
 
         Examples
         --------
@@ -281,7 +281,7 @@ class Outcomes:
         >>> runs.concerns()
         ['Tasks in every run alike, so that their effect cannot be seen: a.']
         """
-        from whence.concerns import concerns
+        from whence.outcomes.concerns import concerns
 
         return concerns(self)
 
@@ -299,7 +299,7 @@ class Outcomes:
         return pd.DataFrame(np.hstack([self.subsets, self.values]), columns=columns)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the table to a .csv, .tsv, .parquet or .npz file; see `whence.files.write_outcomes`."""
-        from whence.files import write_outcomes
+        """Write the table to a .csv, .tsv, .parquet or .npz file; see `whence.outcomes.files.write_outcomes`."""
+        from whence.outcomes.files import write_outcomes
 
         write_outcomes(self, path)

@@ -1,7 +1,7 @@
 """Pages of the command line: each function turns one result of the library into lines and tables.
 
 Between the answers and the terminal: :mod:`whence.cli` asks the library and hands what came back to one of
-these; :mod:`whence.console` says how numbers and words look.
+these; :mod:`whence.cli.console` says how numbers and words look.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from whence.console import (
+from whence.cli.console import (
     MISSING,
     UNCLEAR,
     Page,

@@ -1,6 +1,6 @@
 """Columns of a file of runs: which are tasks, which are outcomes, which to leave out.
 
-Between a file and its table. Every reader of `whence.files` finds the names of its columns and asks `choose`
+Between a file and its table. Every reader of `whence.outcomes.files` finds the names of its columns and asks `choose`
 which of them to use; so the same questions get the same answers, and the same sentences, in every format.
 """
 
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from whence.checks import Floats, repeated
 from whence.errors import InputError, did_you_mean, some_of
+from whence.outcomes.checks import Floats, repeated
 
 _ROW_INDEX = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 

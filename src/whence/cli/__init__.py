@@ -18,9 +18,9 @@ import typer
 from rich.text import Text
 
 import whence
-from whence import arguments as args
-from whence import tables
-from whence.console import Page, Terminal, direction, politely, remark, title, to_json
+from whence.cli import arguments as args
+from whence.cli import tables
+from whence.cli.console import Page, Terminal, direction, politely, remark, title, to_json
 from whence.errors import DataWarning, InputError, counted
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from whence.checks import Floats
 from whence.errors import counted, some_of
-from whence.outcomes import Outcomes, distinct_rows
+from whence.outcomes.checks import Floats
+from whence.outcomes.table import Outcomes, distinct_rows
 
 _MOST_FOR_RANK = 2000  # columns; beyond this the search for linear relations would take minutes
 

@@ -21,7 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from whence.checks import (
+from whence.errors import InputError, some_of
+from whence.outcomes.checks import (
     Directions,
     Floats,
     as_directions,
@@ -31,9 +32,8 @@ from whence.checks import (
     check_weights,
     listed,
 )
-from whence.columns import Wanted, choose
-from whence.errors import InputError, some_of
-from whence.outcomes import Outcomes
+from whence.outcomes.columns import Wanted, choose
+from whence.outcomes.table import Outcomes
 
 _WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan)
 

@@ -1,0 +1,95 @@
+"""Constraints: which subsets may be chosen, and whether any can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.errors import InputError
+from whence.outcomes import Outcomes
+from whence.surrogates.kernels import Array
+
+Indices = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """Which subsets may be chosen."""
+
+    include: Array  # (K,) 0/1
+    exclude: Array  # (K,) 0/1
+    smallest: int
+    largest: int
+    costs: Array  # (K,)
+    budget: float
+
+    @property
+    def free(self) -> Indices:
+        """The tasks that may be in or out."""
+        return np.flatnonzero((self.include == 0) & (self.exclude == 0))
+
+    def cheapest(self) -> Array:
+        """Return the cheapest subset of the smallest size (K,); if it is not allowed, none is."""
+        subset, free = self.include.copy(), self.free
+        missing = max(0, self.smallest - int(subset.sum()))
+        subset[free[np.argsort(self.costs[free], kind="stable")][:missing]] = 1
+        return subset
+
+    def allow(self, subsets: Array) -> Array:
+        """Return which rows are allowed, (n,) bool."""
+        sizes = subsets.sum(1)
+        return np.asarray(
+            (sizes >= self.smallest)
+            & (sizes <= self.largest)
+            & (subsets @ self.costs <= self.budget * (1 + 1e-12))
+            & (subsets[:, self.include == 1] == 1).all(1)
+            & (subsets[:, self.exclude == 1] == 0).all(1)
+        )
+
+
+def constraints_of(
+    runs: Outcomes,
+    size: int | None,
+    max_size: int | None,
+    costs: Mapping[str, float] | None,
+    budget: float | None,
+    include: Iterable[str],
+    exclude: Iterable[str],
+) -> Constraints:
+    """Check that the constraints make sense and that some subset meets them."""
+    n_tasks = runs.n_tasks
+    must, must_not = mask_of(runs, include), mask_of(runs, exclude)
+    both = [name for name, a, b in zip(runs.task_names, must, must_not, strict=True) if a and b]
+    if both:
+        raise InputError(f"A task cannot be both included and excluded. Got {', '.join(both)}.")
+    for name, value in (("size", size), ("max_size", max_size)):
+        if value is not None and not 1 <= value <= n_tasks:
+            raise InputError(f"The '{name}' must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.")
+    if (costs is None) != (budget is None):
+        raise InputError("Costs and a budget go together. Give both, or neither.")
+    price = np.zeros(n_tasks)
+    for name, cost in (costs or {}).items():
+        if not cost >= 0:
+            raise InputError(f"The cost of task {name!r} must be zero or more. Got {cost} instead.")
+        price += cost * runs.subset([name])
+    largest = size if size is not None else max_size if max_size is not None else n_tasks
+    smallest = size if size is not None else 1
+    constraints = Constraints(must, must_not, smallest, largest, price, np.inf if budget is None else budget)
+    cheapest = constraints.cheapest()
+    if not constraints.allow(cheapest[None])[0]:
+        raise InputError(
+            "No subset meets the constraints: "
+            f"{int(must.sum())} tasks must be in, {len(constraints.free)} are free, "
+            f"{smallest} to {largest} are wanted, and the cheapest such subset costs {cheapest @ price:g}"
+            + (f" of a budget of {budget:g}." if budget is not None else ".")
+        )
+    return constraints
+
+
+def mask_of(runs: Outcomes, names: Iterable[str]) -> Array:
+    """Return 1 for the named tasks and 0 for the others, (K,)."""
+    names = [names] if isinstance(names, str) else list(names)
+    return runs.subset(names) if names else np.zeros(runs.n_tasks)

@@ -1,0 +1,177 @@
+"""The combined surrogate: constant + linear + pairs + RBF + subset size, tuned by its evidence.
+
+What :func:`whence.fit` usually chooses. The family of kernels and its marginal likelihood are in :mod:`.tuning`, the
+rank scale of outcomes in :mod:`.warp`.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from threadpoolctl import threadpool_limits
+
+from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
+from whence.surrogates.kernel import Group, PosteriorSurrogate, one_of
+from whence.surrogates.kernels import Array
+from whence.surrogates.posterior import Posterior
+from whence.surrogates.tuning import CombinedKernel
+from whence.surrogates.warp import RankScale
+
+# Up to so many runs, one thread is faster than several.
+SMALL_RUNS = 1000
+# So many runs tune the hyperparameters of one target.
+OWN_RUNS = 200
+# Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
+OWN_TARGETS = 40
+OWN_BYTES = 1 << 29
+
+
+class CombinedSurrogate(PosteriorSurrogate):
+    """A Gaussian process with the kernel constant + linear + pairs + RBF + subset size, tuned by its evidence.
+
+    Every task has a relevance that scales it in all parts, so tasks that do not matter drop out. Hyperparameters are
+    shared by the targets first; each target then gets its own, kept close to the shared ones by a prior.
+
+    Parameters
+    ----------
+    outcome_scale : {"raw", "rank"}
+        "rank" models normal scores of the outcomes, which suits heavy-tailed or saturating metrics. Predictions are
+        always on the outcome's own scale.
+    transform : {"auto", "identity", "sqrt", "log", "both"}
+        Of mixture weights; "auto" takes the one of greatest evidence. 0/1 tables need none.
+    own : bool
+        Whether each target gets its own hyperparameters (only for a moderate number of targets).
+    random_state : int
+        Seeds the sample of runs on which very large tables are tuned.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> S = rng.integers(0, 2, (60, 6)).astype(float)
+    >>> y = S[:, 0] - 2 * S[:, 1] * S[:, 2]
+    >>> model = CombinedSurrogate().fit(S, y)
+    >>> float(abs(model.predict(S) - y).max()) < 0.1
+    True
+    """
+
+    def __init__(
+        self,
+        outcome_scale: Literal["raw", "rank"] = "raw",
+        *,
+        transform: str = "auto",
+        own: bool = True,
+        random_state: int = 0,
+    ) -> None:
+        self.outcome_scale = outcome_scale
+        self.transform = transform
+        self.own = own
+        self.random_state = random_state
+
+    @property
+    def exact_effects(self) -> bool:
+        """Whether predictions are those of the product-kernel model, so that effects are exact."""
+        return self.outcome_scale == "raw"
+
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
+        """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
+        one_of("outcome_scale", self.outcome_scale, ("raw", "rank"), type(self).__name__)
+        one_of("transform", self.transform, ("auto", *TRANSFORMS), type(self).__name__)
+        S, Y, counts = self._training_table(X, y, sample_weight)
+        spread = Y.std(0)
+        varies = spread > 1e-12 * (1 + np.abs(Y).max(0))
+        if self.outcome_scale == "rank":
+            self.scale_, Z = RankScale.learn(Y)
+        else:
+            Z = (Y - Y.mean(0)) / np.where(varies, spread, 1.0)
+
+        # Matrices of a few hundred rows are slower on several threads, and far slower on a busy machine.
+        with threadpool_limits(1):
+            self.coordinates_, self.family_, thetas = self._tune(S, Z, counts, varies)
+        with threadpool_limits(1 if len(S) <= SMALL_RUNS else None):
+            posteriors = self._condition(S, Z, counts, thetas)
+            self.groups_ = tuple(
+                Group(g.targets, g.posterior.given(Y[:, g.targets]).calibrated(self.random_state)) for g in posteriors
+            )
+            if self.outcome_scale == "rank":
+                self.score_groups_ = tuple(
+                    Group(g.targets, g.posterior.calibrated(self.random_state)) for g in posteriors
+                )
+        self.theta_ = tuple(theta for _, theta in thetas)
+        return self
+
+    def _condition(
+        self, S: Array, Z: Array, counts: Array, thetas: list[tuple[NDArray[np.intp], Array]]
+    ) -> list[Group]:
+        """The process given the outcomes Z, one posterior for each group of targets."""
+        X, family = self.coordinates_(S), self.family_
+        return [
+            Group(targets, Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts))
+            for targets, theta in thetas
+        ]
+
+    def _tune(
+        self, S: Array, Z: Array, counts: Array, varies: NDArray[np.bool_]
+    ) -> tuple[Coordinates, CombinedKernel, list[tuple[NDArray[np.intp], Array]]]:
+        """Coordinates, family, and the hyperparameters of every group of targets that shares them."""
+        coordinates, family, shared = self._tune_shared(S, Z[:, varies], counts)
+        n_targets = Z.shape[1]
+        if not self.own or not 1 < n_targets <= OWN_TARGETS or n_targets * 8 * len(S) ** 2 > OWN_BYTES:
+            return coordinates, family, [(np.arange(n_targets), shared)]
+        X, moving = coordinates(S), np.flatnonzero(varies)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            own = list(pool.map(lambda t: self._tune_own(family, shared, X, Z[:, [t]], counts), moving))
+        thetas = [(np.array([t]), theta) for t, theta in zip(moving, own, strict=True)]
+        if len(moving) < n_targets:
+            thetas.append((np.flatnonzero(~varies), shared))
+        return coordinates, family, thetas
+
+    def _tune_shared(self, S: Array, Z: Array, counts: Array) -> tuple[Coordinates, CombinedKernel, Array]:
+        """Choose the transform of the weights and the hyperparameters shared by all targets, by evidence."""
+        transforms: tuple[str, ...] = (self.transform,)
+        if self.transform == "auto":
+            mixture = not is_binary(S) and S.min() >= 0
+            transforms = TRANSFORMS if mixture else ("identity",)
+        best = None
+        for transform in transforms:
+            coordinates = Coordinates.learn(S, transform)
+            family = self._family(S, coordinates)
+            mean, std = family.prior()
+            theta = mean
+            value = 0.0
+            if Z.shape[1]:
+                X = coordinates(S)
+                theta, value = family.fit(X, Z, counts, mean=mean, std=std, max_iter=60, seed=self.random_state)
+            if best is None or value < best[0]:
+                best = (value, coordinates, family, theta)
+        assert best is not None
+        return best[1:]
+
+    def _tune_own(self, family: CombinedKernel, shared: Array, X: Array, z: Array, counts: Array) -> Array:
+        """Hyperparameters of one target, drawn towards the shared ones."""
+        std = np.full_like(shared, 0.5)
+        return family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=self.random_state)[0]
+
+    def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
+        sizes = S.sum(1)
+        if not is_binary(S) or np.ptp(sizes) == 0:
+            return CombinedKernel(len(coordinates.center))
+        return CombinedKernel(
+            S.shape[1], coordinates.scale, float(coordinates.center.sum()), size_unit=float(sizes.std())
+        )
+
+    def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:
+        if self.outcome_scale == "raw":
+            return super()._predict(coordinates, with_std)
+
+        scores = np.empty((2, len(coordinates), self.n_targets_))
+        for group in self.score_groups_:
+            mean, variance = group.posterior.predict(coordinates)
+            std = np.sqrt(variance + group.posterior.alpha)[:, None] * group.posterior.scale
+            scores[..., group.targets] = mean, std
+        outcome, std = self.scale_.around(*scores)
+        # On a flat stretch of outcomes the map says "certain"; a new run is never that certain.
+        return outcome, np.maximum(std, 0.1 * np.median(std, axis=0))
