@@ -18,10 +18,10 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from whence.surrogates.coordinates import Coordinates, merge_replicates
 from whence.surrogates.kernels import RBF, Array, Kernel, Part, Polynomial
 from whence.surrogates.posterior import Posterior
-from whence.surrogates.tuning import grid_search
+from whence.surrogates.tuning import grid_search, tuning_sample
 
 # Leave-one-out over the grid factors the matrix anew for every value: beyond this many runs, a sample of them tunes.
-GRID_RUNS = 2000
+GRID_RUNS = 600
 
 
 @dataclass(frozen=True)
@@ -194,10 +194,10 @@ class KernelSurrogate(PosteriorSurrogate):
             alphas = list(10.0 ** np.arange(-4, 1.5, 0.5) if self.alphas is None else self.alphas)
         which, self.alpha_ = 0, alphas[0]
         if len(candidates) * len(alphas) > 1:
-            rows = np.random.default_rng(0).permutation(len(S))[:GRID_RUNS]
+            rows, targets = tuning_sample(Y, GRID_RUNS, seed=0)
             grams = (part.gram(S[rows], S[rows]) for part in candidates)
             level = np.average(Y[rows], axis=0, weights=counts[rows])
-            which, self.alpha_ = grid_search(grams, Y[rows] - level, alphas, counts[rows])
+            which, self.alpha_ = grid_search(grams, (Y[rows] - level)[:, targets], alphas, counts[rows])
         part = candidates[which]
         self.gamma_ = float(part.rates[0]) if isinstance(part, RBF) else None
         kernel = Kernel((part,), (1.0,))

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve, cholesky
-from scipy.linalg.lapack import dpotri
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.lapack import dpotri, dtrtri
 from scipy.optimize import minimize
 
 from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Part, Polynomial, Size
@@ -19,19 +20,28 @@ from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Part, Polyno
 TUNING_RUNS, TUNING_TARGETS = 400, 64
 
 
+def tuning_sample(Y: Array, max_runs: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows and columns of Y (m, T) to tune on: all of them, or a seeded sample where they are many."""
+    rng = np.random.default_rng(seed)
+    sizes = zip(Y.shape, (max_runs, TUNING_TARGETS), strict=True)
+    rows, targets = (np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False)) for n, most in sizes)
+    return rows, targets
+
+
 def leave_one_out_error(gram: Array, Y: Array, noise: Array) -> float:
     """Return the squared leave-one-out error relative to each target's variance, averaged over targets.
 
     Closed form, one factorisation: the residual of run i without run i is θ_i / (C⁻¹)_ii.
     """
-    C = gram + np.diag(noise)
+    C = gram.copy()
+    C[np.diag_indices_from(C)] += noise
     try:
-        factor, _ = cho_factor(C, lower=True, overwrite_a=True, check_finite=False)
+        factor = cholesky(C.T, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:
         return np.inf
-    dual = cho_solve((factor, True), Y, check_finite=False)
-    inverse, _ = dpotri(factor, lower=1, overwrite_c=1)
-    residual = dual / np.diag(inverse)[:, None]
+    # C⁻¹ = L⁻ᵀ L⁻¹: its diagonal is the squared length of the columns of L⁻¹, so that C⁻¹ itself is never formed.
+    inverse, _ = dtrtri(factor, lower=1, overwrite_c=1)
+    residual = (inverse.T @ (inverse @ Y)) / np.einsum("ij,ij->j", inverse, inverse)[:, None]
     weight = 1 / noise
     spread = np.average((Y - np.average(Y, axis=0, weights=weight)) ** 2, axis=0, weights=weight)
     error = np.average(residual**2, axis=0, weights=weight)
@@ -162,12 +172,8 @@ class CombinedKernel:
         Large tables are tuned on a seeded sample of runs and targets: hyperparameters need far fewer of them than
         predictions do.
         """
-        rng = np.random.default_rng(seed)
-        if len(X) > max_runs:
-            rows = np.sort(rng.choice(len(X), max_runs, replace=False))
-            X, Z, counts = X[rows], Z[rows], counts[rows]
-        if Z.shape[1] > TUNING_TARGETS:
-            Z = Z[:, np.sort(rng.choice(Z.shape[1], TUNING_TARGETS, replace=False))]
+        rows, targets = tuning_sample(Z, max_runs, seed)
+        X, Z, counts = X[rows], Z[np.ix_(rows, targets)], counts[rows]
 
         def objective(theta: Array) -> tuple[float, Array]:
             value, gradient = self.negative_log_evidence(theta, X, Z, counts)
