@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,15 +66,17 @@ def constraints_of(
     both = [name for name, a, b in zip(runs.task_names, must, must_not, strict=True) if a and b]
     if both:
         raise InputError(f"A task cannot be both included and excluded. Got {', '.join(both)}.")
+    if size is not None and max_size is not None:
+        raise InputError("Give 'size' or 'max_size', not both.")
     for name, value in (("size", size), ("max_size", max_size)):
-        if value is not None and not 1 <= value <= n_tasks:
+        if value is not None and not (isinstance(value, Integral) and 1 <= value <= n_tasks):
             raise InputError(f"The '{name}' must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.")
     if (costs is None) != (budget is None):
         raise InputError("Costs and a budget go together. Give both, or neither.")
     price = np.zeros(n_tasks)
     for name, cost in (costs or {}).items():
-        if not cost >= 0:
-            raise InputError(f"The cost of task {name!r} must be zero or more. Got {cost} instead.")
+        if not 0 <= cost < np.inf:
+            raise InputError(f"The cost of task {name!r} must be zero or more, and finite. Got {cost} instead.")
         price += cost * runs.subset([name])
     largest = size if size is not None else max_size if max_size is not None else n_tasks
     smallest = size if size is not None else 1

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
+from scipy.special import logsumexp, xlog1py, xlogy
 
 from whence.designs import Exhaustive
 from whence.errors import InputError
@@ -80,7 +81,7 @@ def _collect(model: Model, nodes: Array, weights: Array, *, order: int, seed: in
             closed = surrogate.main_effects if order == 1 else surrogate.pair_effects
             scores[at], std[at] = closed(nodes, weights)
             std[at] *= part.factor
-        if not getattr(surrogate, "exact_effects", False):
+        if not getattr(surrogate, "exact_effects", False) and n_tasks >= order:
             rest, error[at], method = _remainder(part, n_tasks, nodes, weights, order, seed)
             scores[at] += rest
             how.add(method)
@@ -100,37 +101,41 @@ def _remainder(
         points = (
             Exhaustive(allow_empty=True).draw(n_tasks) if n_tasks <= ENUMERATED_TASKS else _near_full(n_tasks, order)
         )
-        inverse_density = np.ones(len(points))
+        log_density = np.zeros(len(points))
         method = ENUMERATED
     else:
-        points, inverse_density = _sampled_subsets(n_tasks, nodes, weights, seed)
+        points, log_density = _sampled_subsets(n_tasks, nodes, weights, seed)
         method = SAMPLED
     values = np.asarray(part.surrogate.predict(points)).reshape(len(points), -1)
     if hasattr(part.surrogate, "product_part"):
         values = values - part.surrogate.product_part(points)
-    scores = _contrast(points, values, inverse_density, nodes, weights, order, power=1)
+    if method == SAMPLED:
+        # A constant has no effect, but its samples would scatter.
+        values = values - values.mean(0)
+    scores = _contrast(points, values, log_density, nodes, weights, order, power=1)
     if method == ENUMERATED:
         return scores, np.zeros_like(scores), method
-    second_moment = _contrast(points, values**2, inverse_density, nodes, weights, order, power=2)
+    second_moment = _contrast(points, values**2, log_density, nodes, weights, order, power=2)
     return scores, np.sqrt(np.maximum(second_moment - scores**2 / len(points), 0.0)), method
 
 
 def _contrast(
-    points: Array, values: Array, inverse_density: Array, nodes: Array, weights: Array, order: int, power: int
+    points: Array, values: Array, log_density: Array, nodes: Array, weights: Array, order: int, power: int
 ) -> Array:
     """Σ_s (±p(others in s) / density)^power · value(s), for every task or pair: matrix products over the points."""
     n_tasks = points.shape[1]
     sizes = points.sum(1).astype(int)
     others = np.arange(n_tasks - order + 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        chance = weights @ (nodes[:, None] ** others * (1 - nodes[:, None]) ** (n_tasks - order - others))
+    # In logarithms: a single subset of a thousand tasks has a probability below the smallest float.
+    log_chance = _log_mixture(nodes, weights, others, n_tasks - order)
     sign = -1.0 if power == 1 else 1.0
 
     def weighted(absent_minus: int) -> Array:
         """Value · (p(|s| − absent_minus) / density)^power, zero where that size cannot occur."""
         n = sizes - absent_minus
-        possible = (n >= 0) & (n < len(chance))
-        factor = np.where(possible, chance[np.clip(n, 0, len(chance) - 1)] * inverse_density, 0.0) ** power
+        possible = (n >= 0) & (n < len(log_chance))
+        ratio = np.exp(log_chance[np.clip(n, 0, len(log_chance) - 1)] - log_density)
+        factor = np.where(possible, ratio, 0.0) ** power
         return np.asarray(factor[:, None] * values)
 
     present, absent = points, 1 - points
@@ -156,14 +161,18 @@ def _near_full(n_tasks: int, order: int) -> Array:
 
 
 def _sampled_subsets(n_tasks: int, nodes: Array, weights: Array, seed: int) -> tuple[Array, Array]:
-    """Subsets drawn from the mixture over q, and 1 / (number · density) of each."""
+    """Subsets drawn from the mixture over q, and log(number · density) of each."""
     rng = np.random.default_rng(seed)
     share = np.abs(weights) / np.abs(weights).sum()
     q = rng.choice(nodes, SAMPLES, p=share)
     points = (rng.random((SAMPLES, n_tasks)) < q[:, None]).astype(np.float64)
-    sizes = points.sum(1)[:, None]
-    density = (nodes**sizes * (1 - nodes) ** (n_tasks - sizes)) @ share
-    return points, 1 / (SAMPLES * density)
+    return points, np.log(SAMPLES) + _log_mixture(nodes, share, points.sum(1), n_tasks)
+
+
+def _log_mixture(nodes: Array, weights: Array, sizes: Array, n_tasks: int) -> Array:
+    """Log Σ_q w_q q^size (1 − q)^(n_tasks − size) for every size."""
+    logs = xlogy(sizes, nodes[:, None]) + xlog1py(n_tasks - sizes, -nodes[:, None])
+    return np.asarray(logsumexp(logs, axis=0, b=weights[:, None]))
 
 
 def as_model(model: Any) -> Model:

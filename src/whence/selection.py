@@ -149,6 +149,8 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
         if not risk:
             return np.asarray(sign * model.predict(subsets)[:, columns].mean(1))
         mean, std = model.predict(subsets, return_std=True)
+        if np.isnan(std[:, columns]).any():
+            raise InputError("The 'risk' needs a predicted std, and this surrogate has none. Use risk=0.")
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
 
     return goodness, words
@@ -225,6 +227,7 @@ def _best_additive(model: Model, constraints: Constraints, target: str | None) -
         integrality=np.ones(len(gain), dtype=int),
         bounds=Bounds(constraints.include, 1 - constraints.exclude),
         constraints=rows,
+        options={"mip_rel_gap": 0.0},
     )
     return np.asarray(found.x, np.float64).round()
 

@@ -95,7 +95,11 @@ def suggest(
         goodness = sign * mean[:, columns].mean(1)
         # The covariance is relative; the std of predictions brings it to the scale of the outcome.
         unit = float(np.median(std[:, columns].mean(1) / np.sqrt(np.diag(covariance) + noise)))
-        best = np.nanmax(sign * model.outcomes.values[:, columns].mean(1))
+        measured = sign * model.outcomes.values[:, columns].mean(1)
+        # Where no run has all the targets, the best prediction at a run stands in for the best run.
+        if np.isnan(measured).all():
+            measured = sign * model.predict(model.outcomes.subsets)[:, columns].mean(1)
+        best = np.nanmax(measured)
     for _ in range(n):
         variance = np.maximum(np.diag(covariance), 1e-300)
         if by == "variance":

@@ -232,10 +232,15 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
-        along = (np.asarray(X, dtype=np.float64) - self._subset_mean) @ self._basis
+        centred = np.asarray(X, dtype=np.float64) - self._subset_mean
+        along = centred @ self._basis
         alpha = 0.0 if self.penalty == "lasso" else self.alpha_
         spread = (1 / (self._spectrum[:, None] + alpha)).mean(axis=1)
-        return np.asarray((along * spread) @ along.T + 1 / self._total_weight), 1.0
+        covariance = (along * spread) @ along.T + 1 / self._total_weight
+        if self.penalty == "ridge":
+            # What the runs say nothing about is as uncertain as the prior.
+            covariance += (centred @ centred.T - along @ along.T) * (1 / self.alpha_).mean()
+        return np.asarray(covariance), 1.0
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

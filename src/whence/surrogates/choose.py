@@ -131,12 +131,19 @@ class Model:
             noise += share * own_noise
         return covariance, noise
 
-    def rows(self, subsets: ArrayLike | Sequence[Sequence[str]]) -> Array:
-        """Return subsets as an array (n, K), whether given as numbers or as lists of task names."""
-        if isinstance(subsets, np.ndarray):
+    def rows(self, subsets: Any) -> Array:
+        """Return subsets as an array (n, K), whether given as numbers, a DataFrame, weights by name or task names."""
+        if isinstance(subsets, str | Mapping):
+            subsets = [subsets]
+        if hasattr(subsets, "columns"):
+            missing = [name for name in self.task_names if name not in subsets.columns]
+            if missing:
+                raise InputError(f"A table of subsets must have a column per task. Got none for {some_of(missing)}.")
+            rows = np.asarray(subsets[list(self.task_names)], np.float64)
+        elif isinstance(subsets, np.ndarray):
             rows = np.atleast_2d(np.asarray(subsets, np.float64))
         else:
-            given: list[Any] = list(subsets)  # type: ignore[arg-type]
+            given: list[Any] = list(subsets)
             single = bool(given) and np.isscalar(given[0])
             rows = np.array([self.outcomes.subset(one) for one in ([given] if single else given)])
             rows = rows.reshape(-1, self.outcomes.n_tasks)
@@ -189,10 +196,10 @@ class Model:
         }
         beside = ", ".join(f"{words} {q[key]:.2f}" for key, words in yardsticks.items() if not np.isnan(q[key]))
         verdict = next(words for bound, words in TRUST if q["lds"] >= bound)
+        intervals = "" if np.isnan(q["coverage_90"]) else f", 90% intervals hold {q['coverage_90']:.0%}"
         return (
             f"On held-out runs: rank correlation {q['lds']:.2f} ({beside}), "
-            f"residual error {q['residual_error']:.2f} of the variance, "
-            f"90% intervals hold {q['coverage_90']:.0%}. {verdict}"
+            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {verdict}"
         )
 
 
@@ -256,7 +263,8 @@ def _fit_part(
     if n_folds is not None and n_distinct >= FEWEST_TO_CHOOSE:
         order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
         fold_of_subset = np.full(n_distinct, -1)
-        fold_of_subset[order] = np.arange(len(order)) % n_folds
+        # Ranks within a fold say nothing when it holds one or two subsets.
+        fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // 4))
         folds = fold_of_subset[subset_id]
         makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
         makers.update({key: partial(_fitted, candidate) for key, candidate in candidates.items()})

@@ -41,7 +41,7 @@ class CombinedSurrogate(PosteriorSurrogate):
     outcome_scale : {"raw", "rank"}
         "rank" models normal scores of the outcomes, which suits heavy-tailed or saturating metrics. Predictions are
         always on the outcome's own scale.
-    transform : {"auto", "identity", "sqrt", "log", "both"}
+    weight_scale : {"auto", "identity", "sqrt", "log", "both"}
         Of mixture weights; "auto" takes the one of greatest evidence. 0/1 tables need none.
     own : bool
         Whether each target gets its own hyperparameters (only for a moderate number of targets).
@@ -62,12 +62,12 @@ class CombinedSurrogate(PosteriorSurrogate):
         self,
         outcome_scale: Literal["raw", "rank"] = "raw",
         *,
-        transform: str = "auto",
+        weight_scale: str = "auto",
         own: bool = True,
         random_state: int = 0,
     ) -> None:
         self.outcome_scale = outcome_scale
-        self.transform = transform
+        self.weight_scale = weight_scale
         self.own = own
         self.random_state = random_state
 
@@ -79,7 +79,7 @@ class CombinedSurrogate(PosteriorSurrogate):
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
         one_of("outcome_scale", self.outcome_scale, ("raw", "rank"), type(self).__name__)
-        one_of("transform", self.transform, ("auto", *TRANSFORMS), type(self).__name__)
+        one_of("weight_scale", self.weight_scale, ("auto", *TRANSFORMS), type(self).__name__)
         S, Y, counts = self._training_table(X, y, sample_weight)
         spread = Y.std(0)
         varies = spread > 1e-12 * (1 + np.abs(Y).max(0))
@@ -100,6 +100,8 @@ class CombinedSurrogate(PosteriorSurrogate):
                 self.score_groups_ = tuple(
                     Group(g.targets, g.posterior.calibrated(self.random_state)) for g in posteriors
                 )
+                # On a flat stretch of outcomes the map says "certain"; a new run is never that certain.
+                self.least_std_ = 0.1 * np.median(self.scale_.around(*self._scores(self.coordinates_(S)))[1], axis=0)
         self.theta_ = tuple(theta for _, theta in thetas)
         return self
 
@@ -131,8 +133,8 @@ class CombinedSurrogate(PosteriorSurrogate):
 
     def _tune_shared(self, S: Array, Z: Array, counts: Array) -> tuple[Coordinates, CombinedKernel, Array]:
         """Choose the transform of the weights and the hyperparameters shared by all targets, by evidence."""
-        transforms: tuple[str, ...] = (self.transform,)
-        if self.transform == "auto":
+        transforms: tuple[str, ...] = (self.weight_scale,)
+        if self.weight_scale == "auto":
             mixture = not is_binary(S) and S.min() >= 0
             transforms = TRANSFORMS if mixture else ("identity",)
         best = None
@@ -166,12 +168,14 @@ class CombinedSurrogate(PosteriorSurrogate):
     def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:
         if self.outcome_scale == "raw":
             return super()._predict(coordinates, with_std)
+        outcome, std = self.scale_.around(*self._scores(coordinates))
+        return outcome, np.maximum(std, self.least_std_)
 
+    def _scores(self, coordinates: Array) -> Array:
+        """Mean and std of a new run in normal scores, (2, n, T)."""
         scores = np.empty((2, len(coordinates), self.n_targets_))
         for group in self.score_groups_:
             mean, variance = group.posterior.predict(coordinates)
             std = np.sqrt(variance + group.posterior.alpha)[:, None] * group.posterior.scale
             scores[..., group.targets] = mean, std
-        outcome, std = self.scale_.around(*scores)
-        # On a flat stretch of outcomes the map says "certain"; a new run is never that certain.
-        return outcome, np.maximum(std, 0.1 * np.median(std, axis=0))
+        return scores

@@ -224,20 +224,20 @@ class RBF:
 
     def mean(self, Y: Array, lattice: Lattice, q: float) -> Array:
         low, high = self._factors(Y, lattice)
-        return np.asarray(np.exp(np.log(low + q * (high - low)).sum(1)))
+        return np.asarray(np.exp(np.log((1 - q) * low + q * high).sum(1)))
 
     def main(self, Y: Array, lattice: Lattice, nodes: Array, weights: Array) -> Array:
         low, high = self._factors(Y, lattice)
         total = np.zeros(Y.shape)
         for q, weight in zip(nodes, weights, strict=True):
-            factor = low + q * (high - low)
+            factor = (1 - q) * low + q * high
             total += weight * np.exp(np.log(factor).sum(1, keepdims=True)) / factor
         return total * (high - low)
 
     def pair(self, Y: Array, lattice: Lattice, nodes: Array, weights: Array, rows: slice) -> Array:
         low, high = self._factors(Y, lattice)
         # (m, Q, K): for every row of Y a small matrix product over the nodes replaces a loop over pairs.
-        factor = low[:, None] + nodes[:, None] * (high - low)[:, None]
+        factor = (1 - nodes[:, None]) * low[:, None] + nodes[:, None] * high[:, None]
         product = weights * np.exp(np.log(factor).sum(2))
         ratio = (high - low)[:, None] / factor
         return np.asarray(np.matmul((product[:, :, None] * ratio[:, :, rows]).transpose(0, 2, 1), ratio))
@@ -252,7 +252,7 @@ class RBF:
 
     def _factors(self, Y: Array, lattice: Lattice) -> tuple[Array, Array]:
         """κ_k(absent, y_k) and κ_k(present, y_k), kept away from zero so that ratios stay finite."""
-        tiny = 1e-300
+        tiny = 1e-150  # two of them multiplied must not underflow: pairs divide by both
         low = np.exp(-self.rates * (lattice.absent - Y) ** 2)
         high = np.exp(-self.rates * (lattice.present - Y) ** 2)
         return np.maximum(low, tiny), np.maximum(high, tiny)

@@ -139,11 +139,14 @@ def interval_factor(residual: Array, std: Array) -> Array:
 
     A target's own quantile is shrunk towards that of all targets, the more so the fewer runs there are.
     """
-    if np.isnan(std).all():
+    # A constant target (std 0) and a missing std (NaN) say nothing about how wide the others' intervals must be.
+    known = std > 0
+    if not known.any():
         return np.ones(std.shape[1])
-    ratio = np.divide(np.abs(residual), std, out=np.zeros_like(std), where=std > 0)
-    own, pooled = np.quantile(ratio, LEVEL, axis=0), np.quantile(ratio, LEVEL)
-    trust = len(residual) / (len(residual) + 50)
+    ratio = np.divide(np.abs(residual), std, out=np.zeros_like(std), where=known)
+    pooled = np.quantile(ratio[known], LEVEL)
+    own = np.array([np.quantile(r[k], LEVEL) if k.any() else pooled for r, k in zip(ratio.T, known.T, strict=True)])
+    trust = known.sum(0) / (known.sum(0) + 50)
     stretched = np.maximum(own, 1e-3) ** trust * max(pooled, 1e-3) ** (1 - trust)
     return np.asarray(stretched / ndtri((1 + LEVEL) / 2))
 
