@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
 
-from whence.effects import EXACT, as_model, main_effects, rule_mixture
+from whence.effects import EXACT, Effects, as_model, main_effects, rule_mixture
 from whence.errors import DataWarning, InputError
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -28,7 +27,7 @@ HELPS, HURTS, UNCLEAR = "helps", "hurts", "not distinguishable from zero"
 
 
 @dataclass(frozen=True)
-class Attribution:
+class Attribution(Effects):
     """The score of every task for every target, with its uncertainty.
 
     Attributes
@@ -42,20 +41,11 @@ class Attribution:
         paper's mean prediction over subsets that include the task).
     """
 
-    scores: Array
-    std: Array
-    sampling_error: Array
     baseline: Array
     task_names: tuple[str, ...]
     target_names: tuple[str, ...]
     maximize: tuple[bool, ...]
     rule: str
-    how: str
-
-    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the lower and upper ends of the credible intervals, both (K, T)."""
-        width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
-        return self.scores - width, self.scores + width
 
     def verdicts(self, level: float = 0.9) -> Words:
         """Return in words, (K, T): helps, hurts, or not distinguishable from zero at this level."""

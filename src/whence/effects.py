@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
-from scipy.special import logsumexp, xlog1py, xlogy
+from scipy.special import logsumexp, ndtri, xlog1py, xlogy
 
 from whence.designs import Exhaustive
 from whence.errors import InputError
@@ -37,6 +37,11 @@ class Effects:
     std: Array
     sampling_error: Array
     how: str
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """Return the lower and upper ends of the credible intervals, both of the shape of the scores."""
+        width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
+        return self.scores - width, self.scores + width
 
 
 def rule_mixture(rule: str, n_tasks: int, keep_prob: float) -> tuple[Array, Array]:

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from whence.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
-from whence.effects import as_model, pair_effects, rule_mixture
+from whence.effects import Effects, as_model, pair_effects, rule_mixture
 from whence.errors import InputError
-from whence.surrogates.kernels import Array
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,22 +23,13 @@ MOST_TASKS = 2000
 
 
 @dataclass(frozen=True)
-class Interactions:
+class Interactions(Effects):
     """The interaction of every pair of tasks for every target: scores and std (K, K, T), symmetric, zero diagonal."""
 
-    scores: Array
-    std: Array
-    sampling_error: Array
     task_names: tuple[str, ...]
     target_names: tuple[str, ...]
     maximize: tuple[bool, ...]
     kind: str
-    how: str
-
-    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the lower and upper ends of the credible intervals, both (K, K, T)."""
-        width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
-        return self.scores - width, self.scores + width
 
     def verdicts(self, level: float = 0.9) -> Words:
         """Return in words, (K, K, T): work together, against each other, or not distinguishable from zero."""
