@@ -599,7 +599,12 @@ def test_a_closed_pipe_is_no_error(file, columns):
 
 def test_ctrl_c_is_quiet():
     command = [sys.executable, "-c", "from whence.cli import main; main()", "demo"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+
+    def heed_ctrl_c():  # which shells switch off for what they run in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(command, preexec_fn=heed_ctrl_c, **pipes) as process:
         process.stdout.readline()  # the demo has begun
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
