@@ -197,7 +197,7 @@ def test_the_integer_program_is_brute_force(question, penalty):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
         found = select(model, **named(constraints), target=objective["target"])
-    assert found.how == "exact: integer program on additive effects"
+    assert found.how == "exact: the best sum of additive effects"
     assert oracles.allowed(members(found.subset), **constraints)
     np.testing.assert_allclose(sign * found.value, best[0], rtol=1e-6, atol=1e-8)
 

@@ -186,7 +186,7 @@ def _search(
         return _best_of_all(goodness, constraints, free, counts), f"best of all {total:,} allowed subsets"
     surrogates = [part.surrogate for part in model.parts]
     if not risk and all(isinstance(surrogate, AdditiveSurrogate) for surrogate in surrogates):
-        return _best_additive(model, constraints, target), "exact: integer program on additive effects"
+        return _best_additive(model, constraints, target), "exact: the best sum of additive effects"
     chosen, starts = _greedy_swaps(model, goodness, constraints, seed)
     return (
         chosen,
@@ -213,15 +213,23 @@ def _best_of_all(
 
 
 def _best_additive(model: Model, constraints: Constraints, target: str | None) -> Array:
-    """Maximise a sum of task effects under linear constraints: a mixed-integer program, solved exactly by HiGHS."""
+    """Maximise a sum of task effects: by sorting, or under a budget by a mixed-integer program, exact either way."""
     columns, sign = objective_columns(model, target)
     effects = np.zeros((model.outcomes.n_tasks, model.outcomes.n_targets))
     for part in model.parts:
         effects[:, part.targets] = part.surrogate.coef_
     gain = sign * effects[:, columns].mean(1)
-    rows = [LinearConstraint(np.ones((1, len(gain))), constraints.smallest, constraints.largest)]
-    if np.isfinite(constraints.budget):
-        rows.append(LinearConstraint(constraints.costs[None], -np.inf, constraints.budget))
+    if not np.isfinite(constraints.budget):
+        chosen, free = constraints.include.copy(), constraints.free
+        best_first = free[np.argsort(-gain[free], kind="stable")]
+        fixed = int(chosen.sum())
+        wanted = np.clip((gain[free] > 0).sum(), constraints.smallest - fixed, constraints.largest - fixed)
+        chosen[best_first[: int(wanted)]] = 1
+        return chosen
+    rows = [
+        LinearConstraint(np.ones((1, len(gain))), constraints.smallest, constraints.largest),
+        LinearConstraint(constraints.costs[None], -np.inf, constraints.budget),
+    ]
     found = milp(
         -gain,
         integrality=np.ones(len(gain), dtype=int),
