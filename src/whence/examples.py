@@ -1,0 +1,143 @@
+"""Labelled examples in named groups: the tasks that a model learns from, and the targets it is judged on.
+
+Where a model is at hand, tasks and targets are given as ``{name: (inputs, labels)}``. `Examples` stacks them once,
+so that retraining, gradients and merging all see the same rows in the same order, each with its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+from whence.errors import InputError, counted, some_of
+
+Inputs = Any  # a tensor, or a tuple or dict of tensors, with one row per example
+Given = Any  # Examples, {name: group} or a single group; a group is (inputs, labels) or a torch Dataset of such pairs
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Examples:
+    """Inputs and labels of all groups, one row per example, group after group.
+
+    Attributes
+    ----------
+    inputs : tensor, or tuple or dict of tensors, each of shape (n, ...)
+    labels : tensor of shape (n, ...)
+    owner : tensor of shape (n,), int64
+        Index of the group of each row; ascending.
+    names : tuple of str
+        Name of each group.
+
+    Examples
+    --------
+    >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> Examples.of({"a": group, "b": group})
+    Examples: 6 rows in 2 groups (a, b)
+    """
+
+    inputs: Inputs
+    labels: Tensor
+    owner: Tensor
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, given: Given, what: str = "tasks") -> Examples:
+        """Examples of the groups given, checked; a single ``(inputs, labels)`` pair is one group of its own.
+
+        Parameters
+        ----------
+        given : Examples, mapping of str to group, or group
+            A group is ``(inputs, labels)`` with tensors of equal length, or a torch ``Dataset`` of such pairs.
+        what : str
+            How to call the groups in an error: "tasks" or "target".
+        """
+        if isinstance(given, Examples):
+            return given
+        groups = dict(given) if isinstance(given, Mapping) else {what: given}
+        if not groups:
+            raise InputError(f"The {what} must have at least one group of examples. Got none.")
+        parts = {str(name): _pair(group, f"{what}[{name!r}]") for name, group in groups.items()}
+        _check_alike(parts, what)
+        sizes = torch.tensor([len(labels) for _, labels in parts.values()])
+        inputs, labels = zip(*parts.values(), strict=True)
+        return cls(
+            inputs=tree_map(lambda *leaves: torch.cat(leaves), *inputs),
+            labels=torch.cat(labels),
+            owner=torch.repeat_interleave(torch.arange(len(parts)), sizes),
+            names=tuple(parts),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        groups = counted(len(self.names), "group")
+        return f"Examples: {counted(len(self), 'row')} in {groups} ({some_of(self.names)})"
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Number of examples in each group, (K,)."""
+        return np.bincount(self.owner.cpu().numpy(), minlength=len(self.names))
+
+    def rows(self, index: Tensor | slice) -> tuple[Inputs, Tensor]:
+        """Inputs and labels of some rows."""
+        return tree_map(lambda leaf: leaf[index], self.inputs), self.labels[index]
+
+    def blocks(self, size: int) -> Iterator[slice]:
+        """Slices that cover all rows in order, at most ``size`` at a time."""
+        return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))
+
+    def to(self, device: torch.device | str) -> Examples:
+        """The same examples on another device."""
+        inputs = tree_map(lambda leaf: leaf.to(device), self.inputs)
+        return Examples(inputs, self.labels.to(device), self.owner.to(device), self.names)
+
+
+def _pair(group: Any, where: str) -> tuple[Inputs, Tensor]:
+    """Return (inputs, labels) of a group, as tensors."""
+    if isinstance(group, torch.utils.data.Dataset):
+        length = len(group)  # type: ignore[arg-type]
+        if not length:
+            raise InputError(f"{where} has no examples: leave the task out, or give it some.")
+        group = torch.utils.data.default_collate([group[i] for i in range(length)])
+    if not (isinstance(group, (tuple, list)) and len(group) == 2):
+        raise InputError(
+            f"{where} must be a pair (inputs, labels) or a Dataset of such pairs. Got {type(group).__name__}."
+        )
+    inputs, labels = tree_map(_tensor, group[0]), _tensor(group[1])
+    leaves, _ = tree_flatten(inputs)
+    if any(not isinstance(leaf, Tensor) or leaf.ndim == 0 for leaf in [*leaves, labels]) or not leaves:
+        raise InputError(f"{where} must hold tensors (or arrays) with one row per example.")
+    if len({len(leaf) for leaf in [*leaves, labels]}) > 1:
+        shapes = ", ".join(str(tuple(leaf.shape)) for leaf in [*leaves, labels])
+        raise InputError(f"{where} must have as many labels as inputs. Got shapes {shapes}.")
+    if not len(labels):
+        raise InputError(f"{where} has no examples: leave the task out, or give it some.")
+    return inputs, labels
+
+
+def _tensor(leaf: Any) -> Any:
+    return torch.as_tensor(leaf) if isinstance(leaf, (np.ndarray, list)) else leaf
+
+
+def _check_alike(parts: Mapping[str, tuple[Inputs, Tensor]], what: str) -> None:
+    """Refuse groups that cannot be stacked."""
+
+    def form(part: tuple[Inputs, Tensor]) -> Any:
+        leaves, spec = tree_flatten(part)
+        return spec, [(tuple(leaf.shape[1:]), leaf.dtype, leaf.device) for leaf in leaves]
+
+    (first, expected), *others = ((name, form(part)) for name, part in parts.items())
+    for name, found in others:
+        if found != expected:
+            raise InputError(
+                f"All groups of the {what} must have inputs and labels of one shape and type, so that they can be "
+                f"stacked (pad sequences first). {first!r} has {expected[1]}, {name!r} has {found[1]}."
+            )

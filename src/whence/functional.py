@@ -1,0 +1,112 @@
+"""A model as a function of its parameters, which retraining, gradients and merging all start from.
+
+``output_fn(params, inputs)`` gives the outputs of a batch, (n, C). `functional` makes one from any ``nn.Module``
+without touching it: the module is copied without its weights, and the weights are passed in.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import InputError, some_of
+from whence.examples import Inputs
+
+Params = dict[str, Tensor]
+OutputFn = Callable[[Params, Inputs], Tensor]
+Filter = str | Iterable[str] | Callable[[str], bool] | None
+
+
+def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[OutputFn, Params]:
+    """Return the model as a function of some of its parameters, and their values.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor (n, C)
+        or (n,), or an object with such ``logits``. It is neither changed nor kept.
+    params : str, iterable of str, callable or None
+        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. All that require a gradient
+        where None (for a model with adapters: the adapters).
+    training : bool
+        Whether layers such as dropout behave as in training.
+
+    Returns
+    -------
+    output_fn : callable
+        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers stay as they are in the model.
+    params : dict of str to tensor
+        The chosen parameters, detached; they share memory with the model.
+
+    Examples
+    --------
+    >>> output_fn, params = functional(nn.Linear(3, 2), "weight")
+    >>> list(params), output_fn(params, torch.zeros(5, 3)).shape
+    (['weight'], torch.Size([5, 2]))
+    """
+    chosen = _chosen(model, params)
+    fixed = {name: tensor.detach() for name, tensor in _tensors(model) if name not in chosen}
+    skeleton = _without_weights(model).train(training)
+
+    def output_fn(params: Params, inputs: Inputs) -> Tensor:
+        args, kwargs = _arguments(inputs)
+        return as_outputs(torch.func.functional_call(skeleton, {**fixed, **params}, args, kwargs))
+
+    return output_fn, chosen
+
+
+def as_outputs(returned: Any) -> Tensor:
+    """Outputs (n, C) of whatever a model returned."""
+    outputs = getattr(returned, "logits", returned)
+    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
+        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        raise InputError(
+            "The model must return one row of outputs per example, a tensor of shape (n, C) or (n,). "
+            f"Got {found}: give an output_fn that picks the outputs to attribute."
+        )
+    return outputs if outputs.ndim == 2 else outputs[:, None]
+
+
+def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+def _chosen(model: nn.Module, params: Filter) -> Params:
+    """Return the parameters that pass the filter."""
+    known = dict(model.named_parameters())
+    if params is None:
+        keep = {name for name, value in known.items() if value.requires_grad}
+        asked = "that require a gradient"
+    elif callable(params):
+        keep = {name for name in known if params(name)}
+        asked = "for which the given test holds"
+    else:
+        patterns = [params] if isinstance(params, str) else list(params)
+        for pattern in patterns:
+            if not any(fnmatch(name, pattern) for name in known):
+                raise InputError(f"The model has no parameter named {pattern!r}. There are: {some_of(known)}.")
+        keep = {name for name in known if any(fnmatch(name, pattern) for pattern in patterns)}
+        asked = f"named {some_of(patterns)}"
+    if not keep:
+        raise InputError(f"The model has no parameters {asked}. There are: {some_of(known)}.")
+    return {name: value.detach() for name, value in known.items() if name in keep}
+
+
+def _without_weights(model: nn.Module) -> nn.Module:
+    """Copy the module with placeholders for its weights, so that a large model is not held twice."""
+    memo: dict[int, Any] = {}
+    for tensor in [*model.parameters(), *model.buffers()]:
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    return copy.deepcopy(model, memo)
+
+
+def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
