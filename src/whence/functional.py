@@ -22,7 +22,26 @@ OutputFn = Callable[[Params, Inputs], Tensor]
 Filter = str | Iterable[str] | Callable[[str], bool] | None
 
 
-def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[OutputFn, Params]:
+class ModelFn:
+    """Outputs of a module as a function of some of its parameters.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The module without its weights.
+    fixed : dict of str to tensor
+        Its other parameters, and its buffers.
+    """
+
+    def __init__(self, module: nn.Module, fixed: Params) -> None:
+        self.module, self.fixed = module, fixed
+
+    def __call__(self, params: Params, inputs: Inputs) -> Tensor:
+        args, kwargs = _arguments(inputs)
+        return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
+
+
+def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
     """Return the model as a function of some of its parameters, and their values.
 
     Parameters
@@ -38,7 +57,7 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
 
     Returns
     -------
-    output_fn : callable
+    output_fn : ModelFn
         ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers stay as they are in the model.
     params : dict of str to tensor
         The chosen parameters, detached; they share memory with the model.
@@ -51,13 +70,7 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
     """
     chosen = _chosen(model, params)
     fixed = {name: tensor.detach() for name, tensor in _tensors(model) if name not in chosen}
-    skeleton = _without_weights(model).train(training)
-
-    def output_fn(params: Params, inputs: Inputs) -> Tensor:
-        args, kwargs = _arguments(inputs)
-        return as_outputs(torch.func.functional_call(skeleton, {**fixed, **params}, args, kwargs))
-
-    return output_fn, chosen
+    return ModelFn(_without_weights(model).train(training), fixed), chosen
 
 
 def as_outputs(returned: Any) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import softplus
 
 from whence.errors import InputError, did_you_mean
 
@@ -46,7 +46,9 @@ class CrossEntropy:
         return outputs.logsumexp(-1) - _picked(outputs, labels)
 
     def slope(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return outputs.softmax(-1) - F.one_hot(labels, outputs.shape[-1]).to(outputs)
+        slope = outputs.softmax(-1)
+        slope[..., torch.arange(len(labels), device=labels.device), labels] -= 1
+        return slope
 
     def root(self, outputs: Tensor, labels: Tensor) -> Tensor:
         # diag(p) − ppᵀ = (D − p√pᵀ)(D − p√pᵀ)ᵀ with D = diag(√p), since √p has norm one.
@@ -65,7 +67,7 @@ class CrossEntropy:
         if low < 0 or high >= outputs.shape[-1]:
             wrong = low if low < 0 else high
             raise InputError(
-                f"Labels of the {where} must be from 0 to {outputs.shape[-1] - 1}, the outputs of the model. Got {wrong}."
+                f"Labels of the {where} must be from 0 to {outputs.shape[-1] - 1}, as the model has outputs. Got {wrong}."
             )
 
 
@@ -73,7 +75,7 @@ class Logistic:
     """log(1 + exp(∓output)), for labels 1 (−) and 0 (+) and a single output, such as the margin of a language model."""
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.softplus(outputs[..., 0] * (1 - 2 * labels.to(outputs)))
+        return softplus(outputs[..., 0] * (1 - 2 * labels.to(outputs)))
 
     def slope(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return torch.sigmoid(outputs) - labels.to(outputs)[:, None]
@@ -137,7 +139,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin(outputs: Tensor, labels: Tensor) -> Tensor:
-    """log p/(1−p) of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
+    """Log-odds log p/(1−p) of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
     if outputs.shape[-1] == 1:
         return outputs[..., 0] * (2 * labels.to(outputs) - 1)
     index = labels.expand(outputs.shape[:-1])[..., None]
