@@ -1,0 +1,91 @@
+"""From values per query to named outcomes: what every outcome function of a model returns.
+
+A metric has one value per query, that is per row of the targets' `Examples`. Its outcome for a target is the mean over
+the target's queries, or the values themselves. It is called by the name of the metric (``loss``) where there is one
+target, and ``<target>/<metric>`` (``law/loss``) where there are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from whence.examples import Examples
+
+Floats = NDArray[np.float64]
+LOWER_IS_BETTER = ("loss",)
+
+
+def outcome_names(metric: str, targets: Iterable[str]) -> list[str]:
+    """Name of the outcome of a metric on each target.
+
+    Examples
+    --------
+    >>> outcome_names("loss", ["val"]), outcome_names("loss", ["law", "code"])
+    (['loss'], ['law/loss', 'code/loss'])
+    """
+    names = list(targets)
+    return [metric] if len(names) == 1 else [f"{name}/{metric}" for name in names]
+
+
+def by_target(values: Mapping[str, Tensor], targets: Examples, *, per_query: bool = False) -> dict[str, Floats]:
+    """Outcomes of m subsets by name, from metrics per query.
+
+    Parameters
+    ----------
+    values : mapping of str to tensor of shape (m, q)
+        Metrics of every query of all targets.
+    targets : Examples
+        The q queries; its groups are the targets.
+    per_query : bool
+        Whether every query is an outcome of its own, instead of their mean.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Of shape (m,), or (m, q_t) per query. What is not finite, as after a training that diverged, is NaN.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from whence.examples import Examples
+    >>> queries = Examples.of({"law": (torch.zeros(2, 1), torch.zeros(2)), "code": (torch.zeros(1, 1), torch.zeros(1))})
+    >>> losses = torch.tensor([[1.0, 3.0, 5.0]])
+    >>> by_target({"loss": losses}, queries)
+    {'law/loss': array([2.]), 'code/loss': array([5.])}
+    """
+    stops = np.cumsum(targets.sizes)
+    found: dict[str, Floats] = {}
+    for metric, value in values.items():
+        array = value.detach().double().cpu().numpy()
+        array = np.where(np.isfinite(array), array, np.nan)
+        parts = np.split(array, stops[:-1], axis=1)
+        for name, part in zip(outcome_names(metric, targets.names), parts, strict=True):
+            found[name] = part if per_query else part.mean(1)
+    return found
+
+
+def higher_is_better(metrics: Iterable[str], targets: Examples, *, per_query: bool = False) -> tuple[str, ...]:
+    """Names of the columns in a table of outcomes for which higher is better, as `whence.measure` calls them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from whence.examples import Examples
+    >>> queries = Examples.of((torch.zeros(2, 1), torch.zeros(2)), "target")
+    >>> higher_is_better(["loss", "accuracy"], queries, per_query=True)
+    ('accuracy[0]', 'accuracy[1]')
+    """
+    columns: list[str] = []
+    for metric in metrics:
+        if metric in LOWER_IS_BETTER:
+            continue
+        for name, size in zip(outcome_names(metric, targets.names), targets.sizes, strict=True):
+            columns += [f"{name}[{query}]" for query in range(size)] if per_query else [name]
+    return tuple(columns)
