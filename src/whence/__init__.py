@@ -6,6 +6,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
                                                                                    prediction · selection · suggestion
 
     designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
+    measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; choose.py picks one (``fit``);
                      kernels.py is the algebra that prediction, tuning, attribution and interactions all read from
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from whence.errors import InputError as InputError
     from whence.evaluation import lds as lds
     from whence.interaction import interactions as interactions
+    from whence.measuring import Subset as Subset
+    from whence.measuring import measure as measure
     from whence.outcomes import Outcomes as Outcomes
     from whence.outcomes import read_outcomes as read_outcomes
     from whence.selection import select as select
@@ -66,10 +69,12 @@ _HOME = {
     "LeaveTwoOut": "designs",
     "Model": "surrogates.choose",
     "Outcomes": "outcomes",
+    "Subset": "measuring",
     "attribute": "attribution",
     "fit": "surrogates.choose",
     "interactions": "interaction",
     "lds": "evaluation",
+    "measure": "measuring",
     "read_outcomes": "outcomes",
     "select": "selection",
     "suggest": "suggestion",

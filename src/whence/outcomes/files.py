@@ -53,10 +53,11 @@ def read_outcomes(
 
     Parameters
     ----------
-    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz
-        An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names.
+    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz; or a folder of `whence.measure`
+        An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names. A run folder can be
+        read while it is being measured: rows that failed or are still to come are NaN.
     outcomes : str or sequence of str, optional
-        Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`).
+        Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`; a run).
     tasks : str or sequence of str, optional
         Columns that hold tasks; every other column where not given.
     ignore : str or sequence of str
@@ -85,9 +86,8 @@ def read_outcomes(
         ignore=listed(ignore),
     )
     try:
-        if path.is_dir():
-            raise InputError("this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz).")
-        read = {"npz": _read_npz, "parquet": _read_parquet}.get(_kind(path), _read_text)
+        kind = "run" if path.is_dir() else _kind(path)
+        read = {"run": _read_run, "npz": _read_npz, "parquet": _read_parquet}.get(kind, _read_text)
         if not path.exists():
             raise InputError("there is no such file.")
         found = read(path, wanted)
@@ -272,6 +272,23 @@ def _write_npz(runs: Outcomes, path: Path) -> None:
 
 def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+
+
+# ---- run folders -----------------------------------------------------------------------------------------
+
+
+def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
+    from whence.measuring.journal import is_run, read_ledger
+
+    if not is_run(path):
+        raise InputError(
+            "this is a folder without a run in it, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a "
+            "folder that whence.measure made."
+        )
+    runs = read_ledger(path).outcomes(source=str(path))
+    chosen = choose([*runs.task_names, *runs.target_names], wanted, runs.target_names)
+    up = dict(zip(runs.target_names, runs.maximize, strict=True))
+    return chosen.arguments(np.hstack([runs.subsets, runs.values])[:, chosen.places], up, dict(runs.provenance))
 
 
 # ---- parquet ---------------------------------------------------------------------------------------------

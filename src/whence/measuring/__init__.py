@@ -1,0 +1,14 @@
+"""Measuring: the true outcomes of many subsets, on one machine or a cluster, losing nothing.
+
+Between designs and outcomes. `measure` makes a `Plan` of a design (plan.py), gives the rows that are not measured yet
+to an engine (inline.py in this process; pool.py over workers of local.py or cluster.py), and books what comes back in
+a `Ledger` (ledger.py), each finished row on disk at once where there is a run folder (journal.py, lock.py).
+
+A row is one run: a subset and a replicate. What it takes to measure one is the same in every engine (rows.py): call
+the outcome function with a `Subset` (subset.py) and a seed, and make numbers of what it returns (values.py).
+"""
+
+from whence.measuring.loop import measure
+from whence.measuring.subset import Subset
+
+__all__ = ["Subset", "measure"]

@@ -1,0 +1,84 @@
+"""What an outcome function returned, as names of targets and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from whence.errors import InputError
+from whence.measuring.subset import Floats
+
+ALONE = "outcome"  # the name of what comes without one
+
+
+def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
+    """Target names and values of one row.
+
+    Parameters
+    ----------
+    returned : float, array of shape (T,), or mapping of str to either
+        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, …
+
+    Examples
+    --------
+    >>> flatten({"loss": 0.5, "acc": [0.25, 1.0]})
+    (('loss', 'acc[0]', 'acc[1]'), [0.5, 0.25, 1.0])
+    """
+    names, columns = _columns(returned, 0)
+    return names, columns.tolist()
+
+
+def flatten_batch(returned: Any, m: int) -> tuple[tuple[str, ...], list[list[float]]]:
+    """Target names and values of ``m`` rows measured together, from arrays of shape (m,) or (m, T).
+
+    Examples
+    --------
+    >>> flatten_batch({"loss": [0.5, 0.7]}, 2)
+    (('loss',), [[0.5], [0.7]])
+    """
+    names, columns = _columns(returned, 1)
+    if len(columns) != m:
+        raise InputError(f"A batch of {m} subsets must return {m} rows. It returned {len(columns)}.")
+    return names, columns.tolist()
+
+
+def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
+    """Names, and values with ``lead`` leading dimensions (0 for one row, 1 for a batch), shape (…, T)."""
+    given = returned if isinstance(returned, Mapping) else {ALONE: returned}
+    if not given:
+        raise InputError("The outcome function returned no metric at all, where {metric: value} was expected.")
+    names: list[str] = []
+    parts: list[Floats] = []
+    for name, value in given.items():
+        array = _numbers(value, str(name), lead)
+        if array.ndim == lead:
+            names.append(str(name))
+            array = array[..., None]
+        else:
+            names += [f"{name}[{place}]" for place in range(array.shape[-1])]
+        parts.append(array)
+    if len({part.shape[:lead] for part in parts}) > 1:
+        shapes = ", ".join(f"{name} {part.shape[0]}" for name, part in zip(given, parts, strict=True))
+        raise InputError(f"All metrics of a batch must have as many rows. They have: {shapes}.")
+    return tuple(names), np.concatenate(parts, axis=-1)
+
+
+def _numbers(value: Any, name: str, lead: int) -> Floats:
+    if hasattr(value, "detach"):  # a tensor, wherever it lives and whatever its precision
+        value = value.detach().double().cpu().numpy()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"The '{name}' returned by the outcome function is not a regular array of numbers.") from error
+    if array.dtype.kind not in "biuf":
+        what = "nothing (None)" if value is None else f"a {type(value).__name__}"
+        raise InputError(
+            "An outcome function must return a number, an array of numbers, or {metric: number or array}. "
+            f"'{name}' is {what}."
+        )
+    if not lead <= array.ndim <= lead + 1 or array.shape[-1:] == (0,):
+        wanted = "one number per subset, or one row" if lead else "a number, or a 1-D array"
+        raise InputError(f"The '{name}' returned by the outcome function must be {wanted}. It has shape {array.shape}.")
+    return array.astype(np.float64)
