@@ -31,7 +31,7 @@ from whence.errors import DataWarning, InputError, counted
 from whence.measuring.ledger import Ledger
 from whence.measuring.lock import Lock
 from whence.measuring.plan import Plan
-from whence.measuring.rows import Result
+from whence.measuring.rows import Job, Reply, Result
 
 PLAN, ROWS, FAILURES = "run.json", "journal.jsonl", "failures"
 FORMAT = "whence run 1"
@@ -281,9 +281,10 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _report(plan: Plan, job: Any, reply: Any) -> str:
+def _report(plan: Plan, job: Job, reply: Reply) -> str:
     inside = [name for name, weight in zip(plan.task_names, job.weights, strict=True) if weight]
+    printed = f"\nThe last of what it printed:\n{reply.printed}" if reply.printed else ""
     return (
         f"{reply.reason}\n\nrow {job.row}, replicate {job.replicate}, seed {job.seed}, after {reply.seconds:.3g} s\n"
-        f"tasks: {', '.join(inside) or 'none'}\n\n{reply.report}"
+        f"tasks: {', '.join(inside) or 'none'}\n\n{reply.report}{printed}"
     )

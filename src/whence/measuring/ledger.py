@@ -124,7 +124,7 @@ class Ledger:
 def _without_values(reply: Reply, reason: str) -> Reply:
     values: Any = reply.values
     returned = "\n".join(f"{name}: {value!r}" for name, value in zip(reply.targets, values, strict=True))
-    return Reply(reason=reason, report=f"It returned:\n{returned[:10_000]}\n", seconds=reply.seconds)
+    return reply._replace(targets=(), values=None, reason=reason, report=f"It returned:\n{returned[:10_000]}\n")
 
 
 def unmeasured(ledger: Ledger, where: str) -> str:

@@ -29,13 +29,14 @@ class Job(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What became of a row: values of targets, or why there are none, with a report for whoever looks into it."""
+    """What became of a row: values of targets, or why there are none, with what helps whoever looks into it."""
 
     targets: tuple[str, ...] = ()
     values: list[float] | None = None
     reason: str = ""
     report: str = ""
     seconds: float = 0.0
+    printed: str = ""
 
 
 class Result(NamedTuple):

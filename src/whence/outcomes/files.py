@@ -282,8 +282,8 @@ def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
 
     if not is_run(path):
         raise InputError(
-            "this is a folder without a run in it, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a "
-            "folder that whence.measure made."
+            "this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a folder that "
+            "whence.measure made."
         )
     runs = read_ledger(path).outcomes(source=str(path))
     chosen = choose([*runs.task_names, *runs.target_names], wanted, runs.target_names)

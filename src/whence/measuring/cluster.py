@@ -1,0 +1,175 @@
+"""Workers that are actors of a Ray cluster: an existing one by its address, or one on this machine."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import Any
+
+from whence.errors import InputError
+from whence.measuring.local import KEPT, environment, pack
+from whence.measuring.pool import Broken, Lost, Message, Ready
+from whence.measuring.rows import Job, OutcomeFn, Reply, brief, measure_row
+from whence.measuring.subset import Subset
+
+
+class RayEngine:
+    """Actors that each hold the outcome function, with so many CPUs and GPUs of the cluster.
+
+    Parameters
+    ----------
+    outcome_fn : callable
+    task_names : tuple of str
+    address : str or None
+        Of a cluster; "auto" for the one that this machine is part of. None: one on this machine, ended with the run.
+    n_workers : int
+        A cluster that is started for the run gets room for so many.
+    cpus, gpus : float
+        What each worker takes; fractions are fine.
+    threads : int
+        For numpy, torch and the like, in each worker.
+    """
+
+    def __init__(
+        self,
+        outcome_fn: OutcomeFn,
+        task_names: tuple[str, ...],
+        *,
+        address: str | None,
+        n_workers: int,
+        cpus: float,
+        gpus: float,
+        threads: int,
+    ) -> None:
+        packed = pack(outcome_fn, task_names)
+        self._ray = ray = _import_ray()
+        self._began = not ray.is_initialized()
+        if self._began:
+            _connect(ray, address, room=max(1, n_workers * cpus))
+        needs = {"CPU": cpus, "GPU": gpus}
+        has = ray.cluster_resources()
+        if short := [name for name, amount in needs.items() if amount > has.get(name, 0)]:
+            self.close()
+            raise InputError(
+                f"A worker needs {needs[short[0]]:g} {short[0]} and the Ray cluster has {has.get(short[0], 0):g}. "
+                "Ask for less per task, or give the address of another cluster."
+            )
+        self._packed = ray.put(packed)
+        options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+        self._actor = ray.remote(_Actor).options(**options, runtime_env={"env_vars": environment(threads)})
+
+    def __enter__(self) -> RayEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> RayWorker:
+        """Start an actor."""
+        return RayWorker(self._ray, self._actor.remote(self._packed))
+
+    def wait(self, workers: Sequence[RayWorker], seconds: float) -> None:
+        """Wait for a reply."""
+        due = [worker.due for worker in workers if worker.due is not None]
+        if due:
+            self._ray.wait(due, num_returns=1, timeout=seconds)
+
+    def close(self) -> None:
+        """End the cluster, where it was started for this run."""
+        if self._began:
+            self._ray.shutdown()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise InputError("The engine 'ray' needs Ray: pip install \"whence[ray]\".") from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None, *, room: float) -> None:
+    try:
+        if address is None:
+            from joblib import cpu_count
+
+            cpus = max(cpu_count(), int(-(-room // 1)))
+            ray.init("local", num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="error")
+        else:
+            ray.init(address, log_to_driver=False, logging_level="error")
+    except Exception as error:  # Ray raises almost anything here
+        where = "started on this machine" if address is None else f"reached at '{address}'"
+        raise InputError(f"No Ray cluster could be {where} ({brief(error)}).") from error
+
+
+class _Tail(io.TextIOBase):
+    """A text stream that keeps the end of what is written to it."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, piece: str) -> int:
+        self.text = (self.text + piece)[-KEPT:]
+        return len(piece)
+
+
+class _Actor:
+    """What runs in the cluster."""
+
+    def __init__(self, packed: bytes) -> None:
+        self._packed = packed
+
+    def load(self) -> Ready | Broken:
+        try:
+            self._outcome_fn, self._task_names = ForkingPickler.loads(self._packed)
+        except Exception as error:
+            return Broken(brief(error))
+        return Ready()
+
+    def measure(self, weights: Any, seed: int) -> Reply:
+        printed = _Tail()
+        with redirect_stdout(printed), redirect_stderr(printed):
+            reply = measure_row(self._outcome_fn, Subset(weights, self._task_names), seed)
+        return reply._replace(printed=printed.text)
+
+
+class RayWorker:
+    """An actor, and the reply that is due from it."""
+
+    def __init__(self, ray: Any, actor: Any) -> None:
+        self._ray, self._actor = ray, actor
+        self.due: Any = actor.load.remote()
+
+    def begin(self, job: Job) -> bool:
+        """Hand over a row."""
+        self.due = self._actor.measure.remote(job.weights, job.seed)
+        return True
+
+    def poll(self) -> Message | None:
+        """Its reply, or how it ended."""
+        if self.due is None or not self._ray.wait([self.due], timeout=0)[0]:
+            return None
+        due, self.due = self.due, None
+        try:
+            message: Message = self._ray.get(due)
+        except self._ray.exceptions.RayError as error:
+            return Lost(f"its Ray worker died ({type(error).__name__})", f"{error}\n")
+        return message
+
+    def printed(self) -> str:
+        """Nothing: what a row printed comes with its reply, and is lost with its worker."""
+        return ""
+
+    def dismiss(self) -> None:
+        """Leave it to `stop`: an actor has nothing to tidy up."""
+
+    def stop(self) -> None:
+        """Kill the actor."""
+        with suppress(Exception):  # the cluster may be gone
+            self._ray.kill(self._actor)

@@ -1,0 +1,123 @@
+"""What someone sees of a run while it is measured: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from whence.errors import counted
+from whence.measuring.ledger import Ledger
+from whence.measuring.rows import Result
+from whence.progress import PATIENCE_SECONDS
+
+FIRST_LINE = 10.0  # seconds; later lines come ever more rarely, a twentieth of the time so far apart
+MOST_VALUES = 3
+
+
+class Display:
+    """Progress of a run on stderr: rows done and failed, how fast, how long still, and the latest values.
+
+    Parameters
+    ----------
+    ledger : Ledger
+    total : int
+        Rows to measure now.
+    lines : bool
+        Whether to print plain lines where stderr is not a terminal; a terminal gets a bar.
+    quiet : bool
+        Whether to show nothing at all.
+    """
+
+    def __init__(self, ledger: Ledger, total: int, *, lines: bool = False, quiet: bool = False) -> None:
+        watched = sys.stderr.isatty()
+        self._ledger, self._total, self._count = ledger, total, 0
+        self._lines = lines and not watched and not quiet
+        self._bar: Any = self._make_bar() if watched and not quiet and total else None
+        self._began = self._last = time.monotonic()
+
+    def _make_bar(self) -> Any:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24)]
+        columns.append(TextColumn("{task.fields[state]}", markup=True))
+        bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
+        self._task = bar.add_task("Measuring", total=self._total, visible=False, state="")
+        return bar
+
+    def __enter__(self) -> Display:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def show(self, settled: Sequence[Result]) -> None:
+        """Show that these rows are finished."""
+        self._count += len(settled)
+        now = time.monotonic()
+        elapsed = now - self._began
+        if self._bar and elapsed > PATIENCE_SECONDS:
+            self._bar.update(self._task, completed=self._count, visible=True, state=self._state(elapsed, settled))
+        elif self._lines and now - self._last > max(FIRST_LINE, elapsed / 20):
+            self._last = now
+            print(f"measured {self._state(elapsed, settled)}", file=sys.stderr, flush=True)
+
+    def _state(self, elapsed: float, settled: Sequence[Result]) -> str:
+        each = elapsed / self._count
+        parts = [
+            f"{self._count} of {self._total}",
+            f"{self._ledger.failed} failed" if self._ledger.failed else "",
+            f"{duration(each)} a row" if each > 1 else f"{1 / each:.3g} rows/s",
+            f"{duration(each * (self._total - self._count))} to go",
+            latest(settled),
+        ]
+        return " · ".join(part for part in parts if part)
+
+
+def latest(settled: Sequence[Result]) -> str:
+    """Latest values, as text.
+
+    Examples
+    --------
+    >>> from whence.measuring.rows import Reply
+    >>> latest([Result(None, Reply(("loss", "acc"), [0.51234, 0.5]))])
+    'loss 0.5123, acc 0.5'
+    """
+    for _, reply in reversed(settled):
+        if reply.values is not None:
+            named = list(zip(reply.targets, reply.values, strict=True))
+            more = [f"{len(named) - MOST_VALUES} more"] if len(named) > MOST_VALUES else []
+            return ", ".join([*(f"{name} {value:.4g}" for name, value in named[:MOST_VALUES]), *more])
+    return ""
+
+
+def duration(seconds: float) -> str:
+    """Length of time in words of at most two units.
+
+    Examples
+    --------
+    >>> duration(0.25), duration(75), duration(7300), duration(200_000)
+    ('0.25 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def summary(ledger: Ledger, seconds: float) -> str:
+    """What a run has come to, in one line."""
+    total = ledger.status.size
+    parts = [f"{ledger.done} of {counted(total, 'row')} measured"]
+    if ledger.failed:
+        parts.append(f"{ledger.failed} failed")
+    return f"{', '.join(parts)}, in {duration(seconds)}."

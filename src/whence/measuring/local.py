@@ -1,0 +1,181 @@
+"""Workers that are processes of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from whence.errors import InputError
+from whence.measuring.pool import Lost, Message
+from whence.measuring.rows import Job, OutcomeFn, brief
+
+KEPT = 64 * 1024  # bytes of what an outcome function prints
+PATIENCE = 2.0  # seconds for a worker that was dismissed to end by itself
+THREADS = (
+    "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
+)  # fmt: skip
+
+
+class LocalEngine:
+    """Processes that each hold the outcome function, with so many threads for numpy, torch and the like.
+
+    They are started afresh rather than forked: a fork copies locks and CUDA handles in whatever state they are in. So
+    the function travels once to each, by value where it was defined in a script or a notebook.
+    """
+
+    def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], threads: int) -> None:
+        if os.name != "posix":
+            raise InputError("The engine 'local' needs Linux or macOS. Measure with engine='inline' or engine='ray'.")
+        self._packed = pack(outcome_fn, task_names)
+        self._environment = os.environ | environment(threads)
+
+    def start(self) -> LocalWorker:
+        """Start a process."""
+        return LocalWorker(self._packed, self._environment)
+
+    def wait(self, workers: Sequence[LocalWorker], seconds: float) -> None:
+        """Wait for replies, for output and for ends of processes."""
+        wait([handle for worker in workers for handle in worker.handles()], seconds)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment of a worker: its number of threads, and an order of sets that is the same in all."""
+    return {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"), **dict.fromkeys(THREADS, str(threads))}
+
+
+def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
+    """What a worker needs, as bytes for another process."""
+    from joblib import wrap_non_picklable_objects
+
+    try:
+        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects((outcome_fn, task_names), keep_wrapper=False)))
+    except Exception as error:
+        raise InputError(
+            f"The outcome function cannot be sent to another process ({brief(error)}). Make what it needs within it, "
+            "or measure with engine='inline', in this process."
+        ) from error
+
+
+class LocalWorker:
+    """A process, the pipes to and from it, and the last of what it printed."""
+
+    def __init__(self, packed: bytes, environment: dict[str, str]) -> None:
+        incoming, jobs = os.pipe()
+        replies, outgoing = os.pipe()
+        lifeline, self._life = os.pipe()
+        self._output, output = os.pipe()
+        os.set_blocking(self._output, False)
+        theirs = (incoming, outgoing, lifeline)
+        # A program of its own, and not multiprocessing's: that would import the user's script again.
+        code = f"import sys; sys.path[:] = {sys.path!r}; from whence.measuring.worker import main; main{theirs}"
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", "-c", code],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=theirs,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for us alone, and a signal to its group reaches all it has started
+        )
+        for handle in (*theirs, output):
+            os.close(handle)
+        self._jobs, self._replies = Connection(jobs, readable=False), Connection(replies, writable=False)
+        self._printed = b""
+        self._dismissed = 0.0
+        # Until it has been read, a large function fills the pipe: other workers need not wait for that.
+        threading.Thread(target=self._send, args=(packed,), daemon=True).start()
+
+    def _send(self, packed: bytes) -> None:
+        with suppress(OSError):  # it has died already, as `poll` will find
+            self._jobs.send_bytes(packed)
+
+    def handles(self) -> list[Any]:
+        """Whatever becomes readable when there is something to do."""
+        return [handle for handle in (self._replies, self._output) if handle is not None]
+
+    def begin(self, job: Job) -> bool:
+        """Hand over a row."""
+        self._read_output()
+        self._printed = b""
+        try:
+            self._jobs.send((job.weights, job.seed))
+        except OSError:
+            return False
+        return True
+
+    def poll(self) -> Message | None:
+        """Its reply, or how it ended."""
+        self._read_output()
+        gone = self._process.poll() is not None  # before the last look, since its reply may be on the way
+        try:
+            if self._replies.poll():
+                message: Message = self._replies.recv()
+                return message
+        except (EOFError, OSError):
+            gone = True
+        return Lost(self._ending()) if gone else None
+
+    def _ending(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        code = self._process.returncode
+        if code is None:
+            return "its process closed its pipes"
+        if code >= 0:
+            return f"its process ended with exit status {code}"
+        with suppress(ValueError):
+            name = signal.Signals(-code).name
+            hint = " (out of memory?)" if name == "SIGKILL" else ""
+            return f"its process was ended by {name}{hint}"
+        return f"its process was ended by signal {-code}"
+
+    def _read_output(self) -> None:
+        """Take what was printed, and keep the end of it."""
+        while self._output is not None:
+            try:
+                piece = os.read(self._output, KEPT)
+            except BlockingIOError:
+                return
+            if not piece:
+                os.close(self._output)
+                self._output = None  # type: ignore[assignment]
+                return
+            self._printed = (self._printed + piece)[-KEPT:]
+
+    def printed(self) -> str:
+        """The end of what was printed since the row began."""
+        self._read_output()
+        text = self._printed.decode(errors="replace")
+        return f"…{text}" if len(self._printed) == KEPT else text
+
+    def dismiss(self) -> None:
+        """Close its pipe, which it takes as its end."""
+        self._jobs.close()
+        self._dismissed = time.monotonic()
+
+    def stop(self) -> None:
+        """Kill it and all it has started."""
+        if self._life is None:
+            return
+        while self._process.poll() is None and time.monotonic() < self._dismissed + PATIENCE:
+            self._read_output()  # lest it waits for someone to read its last words
+            time.sleep(0.005)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._life)
+        self._life = None  # type: ignore[assignment]
+        if self._output is not None:
+            os.close(self._output)
+            self._output = None  # type: ignore[assignment]
+        self._jobs.close()
+        self._replies.close()

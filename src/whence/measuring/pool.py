@@ -1,0 +1,182 @@
+"""A pool of workers, each with one row at a time, so that whatever happens to a worker is known to be of that row.
+
+The pools of the standard library and of joblib do not fit: when one of their processes dies they give up on all rows
+that were under way, without saying whose fault it was, and a row that hangs cannot be stopped alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from whence.errors import InputError
+from whence.measuring.rows import Job, Reply, Result
+
+TICK = 0.5  # seconds within which a silent death is noticed
+TOGETHER = 0.02  # seconds within which finished rows are handed on, and so written to disk, together
+STARTS = 3  # how often a worker may die before its first row until the run is given up
+
+
+class Ready(NamedTuple):
+    """The worker has loaded the outcome function."""
+
+
+class Broken(NamedTuple):
+    """The worker cannot load the outcome function."""
+
+    reason: str
+
+
+class Lost(NamedTuple):
+    """The worker is gone."""
+
+    reason: str
+    report: str = ""
+
+
+Message = Ready | Broken | Lost | Reply
+
+
+class Worker(Protocol):
+    """Someone who measures one row at a time, elsewhere."""
+
+    def begin(self, job: Job) -> bool:
+        """Hand over a row; False where the worker turns out to be gone."""
+        ...
+
+    def poll(self) -> Message | None:
+        """What the worker has to say, without waiting."""
+        ...
+
+    def printed(self) -> str:
+        """The last of what the outcome function printed since its row began."""
+        ...
+
+    def dismiss(self) -> None:
+        """Tell it that there is nothing left to do, so that it can end by itself."""
+        ...
+
+    def stop(self) -> None:
+        """End it with everything that it has started: now, or soon after it was dismissed."""
+        ...
+
+
+class Engine(Protocol):
+    """Where workers come from."""
+
+    def start(self) -> Worker:
+        """Start a worker, without waiting until it is ready."""
+        ...
+
+    def wait(self, workers: Sequence[Any], seconds: float) -> None:
+        """Return once a worker has something to say, or after so many seconds."""
+        ...
+
+
+class _Slot:
+    """A place in the pool: its worker now, and the row that it has."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.ready = False
+        self.job: Job | None = None
+        self.since = 0.0
+
+    def give(self, job: Job) -> bool:
+        """Give a row to the worker; False where it has died idle."""
+        if not self.worker.begin(job):
+            return False
+        self.job, self.since = job, time.monotonic()
+        return True
+
+    def replace(self, worker: Worker) -> None:
+        """Have another worker instead."""
+        self.worker.stop()
+        self.__dict__.update(_Slot(worker).__dict__)
+
+
+def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
+    """Results of the jobs, in lists of those that were finished together.
+
+    Parameters
+    ----------
+    engine : Engine
+    n_workers : int
+    todo : sequence of Job
+    timeout : float or None
+        Seconds after which a row is stopped.
+    """
+    waiting = deque(todo)
+    slots: list[_Slot] = []
+    held: list[Result] = []
+    handed_on, early_deaths = -TOGETHER, 0
+    try:
+        slots += [_Slot(engine.start()) for _ in range(min(n_workers, len(waiting)))]
+        while waiting or any(slot.job for slot in slots):
+            for slot in slots:
+                if waiting and slot.ready and slot.job is None:
+                    if slot.give(waiting[0]):
+                        waiting.popleft()
+                    else:
+                        slot.replace(engine.start())
+            engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
+            for slot in slots:
+                message = slot.worker.poll()
+                if message is None and _overdue(slot, timeout):
+                    message = Lost(f"it took longer than {timeout:g} s")
+                if isinstance(message, Ready):
+                    slot.ready, early_deaths = True, 0
+                elif isinstance(message, Broken):
+                    raise InputError(
+                        f"The outcome function cannot be loaded in another process ({message.reason}). Define it in a "
+                        "file that can be imported, or measure with engine='inline', in this process."
+                    )
+                elif isinstance(message, Lost) and not slot.ready:
+                    early_deaths += 1
+                    if early_deaths == STARTS:
+                        raise InputError(
+                            f"{STARTS} workers in a row ended before they had loaded the outcome function: "
+                            f"{message.reason}. {slot.worker.printed()[-500:]}"
+                        )
+                    slot.replace(engine.start())
+                elif message is not None:
+                    held += _finish(slot, message)
+                    if isinstance(message, Lost):
+                        slot.replace(engine.start())
+            if held and time.monotonic() - handed_on >= TOGETHER:
+                yield held
+                held, handed_on = [], time.monotonic()
+        if held:
+            yield held
+        for slot in slots:
+            slot.worker.dismiss()
+    finally:
+        for slot in slots:
+            slot.worker.stop()
+
+
+def _finish(slot: _Slot, message: Reply | Lost) -> list[Result]:
+    """What became of the row of a slot, with what it printed; nothing where it had none."""
+    job, seconds = slot.job, time.monotonic() - slot.since
+    reply = (
+        message if isinstance(message, Reply) else Reply(reason=message.reason, report=message.report, seconds=seconds)
+    )
+    slot.job = None
+    return [Result(job, reply._replace(printed=slot.worker.printed() or reply.printed))] if job else []
+
+
+def _overdue(slot: _Slot, timeout: float | None) -> bool:
+    return timeout is not None and slot.job is not None and time.monotonic() - slot.since > timeout
+
+
+def _pause(slots: list[_Slot], held: list[Result], handed_on: float, timeout: float | None) -> float:
+    """Seconds that may pass before something has to be done that no worker tells of."""
+    now = time.monotonic()
+    moments = [now + TICK]
+    if held:
+        moments.append(handed_on + TOGETHER)
+    if timeout is not None:
+        moments += [slot.since + timeout for slot in slots if slot.job]
+    return max(0.0, min(moments) - now)
