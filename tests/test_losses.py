@@ -63,7 +63,7 @@ def test_metrics_by_their_definition():
 @pytest.mark.parametrize(
     ("name", "width", "labels", "text"),
     [
-        ("cross_entropy", 3, torch.tensor([0, 3]), "must be from 0 to 2, as the model has outputs. Got 3"),
+        ("cross_entropy", 3, torch.tensor([0, 3]), "must be from 0 to 2, one per output. Got 3"),
         ("cross_entropy", 3, torch.tensor([-1, 1]), "Got -1"),
         ("cross_entropy", 1, torch.tensor([0, 0]), "two or more outputs"),
         ("cross_entropy", 3, torch.tensor([0.0, 1.0]), "one integer per example"),

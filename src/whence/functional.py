@@ -7,7 +7,8 @@ without touching it: the module is copied without its weights, and the weights a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatch
 from typing import Any
 
@@ -38,7 +39,8 @@ class ModelFn:
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
         args, kwargs = _arguments(inputs)
-        return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
+        with _plain_attention():
+            return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
 
 def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
@@ -117,6 +119,17 @@ def _without_weights(model: nn.Module) -> nn.Module:
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
     return copy.deepcopy(model, memo)
+
+
+@contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Keep torch's transformer layers from a fused inference path that cannot be differentiated or batched."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
 
 
 def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

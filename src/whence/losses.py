@@ -67,7 +67,7 @@ class CrossEntropy:
         if low < 0 or high >= outputs.shape[-1]:
             wrong = low if low < 0 else high
             raise InputError(
-                f"Labels of the {where} must be from 0 to {outputs.shape[-1] - 1}, as the model has outputs. Got {wrong}."
+                f"Labels of the {where} must be from 0 to {outputs.shape[-1] - 1}, one per output. Got {wrong}."
             )
 
 
@@ -139,7 +139,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def margin(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Log-odds log p/(1−p) of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
+    """Log-odds of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
     if outputs.shape[-1] == 1:
         return outputs[..., 0] * (2 * labels.to(outputs) - 1)
     index = labels.expand(outputs.shape[:-1])[..., None]

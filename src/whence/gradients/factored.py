@@ -1,0 +1,301 @@
+"""Projected gradients from the inputs and output gradients of layers, without any gradient of a weight.
+
+The gradient of one example by the weights of a linear layer is Σₜ δₜ aₜᵀ, over positions t, with a the input of the
+layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so that a forward and
+a backward pass over a whole batch give every example's features, where the gradient itself would take d numbers for
+each. Embeddings are linear layers with one-hot inputs, convolutions are linear layers on patches, and biases and
+norms have gradients short enough for dense Gaussian directions. All layers share the same ``rank`` features, which
+are summed: P = [P₁ … P_L].
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import batch_norm, group_norm, layer_norm, unfold
+from torch.utils._pytree import tree_leaves, tree_map
+
+from whence.errors import InputError, some_of
+from whence.examples import Inputs
+from whence.functional import ModelFn, Params
+from whence.gradients.projections import flatten
+
+LINEAR = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
+NORMS = (nn.LayerNorm, nn.GroupNorm, *BATCH_NORMS)
+Readout = Callable[[Tensor], Tensor]  # outputs of the model (n, C) → the outputs to differentiate (n, C')
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """Directions that are Kronecker products within each layer; E[PᵀP] = I, as for any projection.
+
+    Examples
+    --------
+    >>> Kronecker(rank=512).sides
+    (16, 32)
+    """
+
+    rank: int = 512
+    seed: int = 0
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Numbers of directions for the inputs and for the outputs of a layer, whose product is the rank."""
+        small = next(i for i in range(int(self.rank**0.5), 0, -1) if self.rank % i == 0)
+        return small, self.rank // small
+
+    def factors(self, index: int, shape: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
+        """A (in, r) and B (out, rank/r) of the weight number ``index``."""
+        left, right = self.sides
+        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
+        n_out, n_in = shape[0], int(np.prod(shape[1:]))
+        a = torch.randn(n_in, left, generator=generator) * left**-0.5
+        b = torch.randn(n_out, right, generator=generator) * right**-0.5
+        return a.to(like), b.to(like)
+
+    def dense(self, index: int, length: int, like: Tensor) -> Tensor:
+        """Directions (length, rank) of the vector number ``index``."""
+        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
+        return (torch.randn(length, self.rank, generator=generator) * self.rank**-0.5).to(like)
+
+    def matrix(self, params: Params, matrices: set[str]) -> Tensor:
+        """P whole, (rank, d): for tests, and for checking a model's layers against its gradients."""
+        blocks = []
+        for index, (name, value) in enumerate(params.items()):
+            if name in matrices:
+                a, b = self.factors(index, _as_matrix(value).shape, value)
+                blocks.append(torch.einsum("ir,os->rsoi", a, b).reshape(self.rank, -1))
+            else:
+                blocks.append(self.dense(index, value.numel(), value).T)
+        return torch.cat(blocks, dim=1)
+
+
+def _as_matrix(weight: Tensor) -> Tensor:
+    return weight.reshape(len(weight), -1)
+
+
+@dataclass(frozen=True, eq=False)
+class _Use:
+    """One use of a layer in a forward pass: what its weights were multiplied with, and what came out."""
+
+    layer: nn.Module
+    inputs: Tensor
+    output: Tensor
+
+
+class Layers:
+    """The layers of a module that hold the chosen parameters, and what each contributes to the features.
+
+    Making one checks, on a few examples, that the features are the projected gradients: layers whose weights are used
+    in a way that hooks do not see are refused and not miscounted.
+
+    Parameters
+    ----------
+    output_fn : ModelFn
+        The model; its module is hooked while a block is worked on.
+    params : dict of str to tensor
+        The chosen parameters; all must belong to linear, embedding, convolution or norm layers.
+    projection : Kronecker
+    probe : tensor, or tuple or dict of tensors
+        Inputs of a few examples to check with.
+    """
+
+    def __init__(
+        self, output_fn: ModelFn, params: Params, projection: Kronecker, probe: tuple[Inputs, Readout]
+    ) -> None:
+        self.output_fn, self.params, self.projection = output_fn, params, projection
+        self.uses = _uses(output_fn.module, params)  # layer → the parameters of it that are chosen
+        self.index = {name: i for i, name in enumerate(params)}
+        for module in output_fn.module.modules():
+            if getattr(module, "inplace", False):
+                module.inplace = False  # type: ignore[assignment]  # outputs of layers are kept, not overwritten
+        self.shared: set[int] = set()  # uses whose input is the same for all examples, such as positions
+        self._check(probe)
+
+    @property
+    def matrices(self) -> set[str]:
+        """Names of the parameters with Kronecker directions."""
+        return {used["weight"] for layer, used in self.uses.items() if isinstance(layer, LINEAR) and "weight" in used}
+
+    def block(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
+        """Outputs (b, C) and features (b, C, rank) of a batch."""
+        with torch.enable_grad():
+            outputs, seen = self._forward(inputs, readout)
+            totals, points = outputs.sum(dim=0), [use.output for use in seen]
+            gradients = [
+                torch.autograd.grad(total, points, retain_graph=c + 1 < len(totals), materialize_grads=True)
+                for c, total in enumerate(totals)
+            ]
+        n, width = outputs.shape
+        features = torch.zeros(n, width, self.projection.rank, device=outputs.device)
+        for i, use in enumerate(seen):
+            for part in self._parts(use, n):
+                for c in range(width):
+                    features[:, c] += part(gradients[c][i])
+        return outputs.detach(), features
+
+    def _forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
+        """Run the model on a batch; return its outputs and what its layers did."""
+        seen: list[_Use] = []
+        n = len(tree_leaves(inputs)[0])
+
+        def record(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+            given = args[0].detach()
+            if len(seen) in self.shared:  # one copy per example, so that each has a gradient of its own
+                given, output = (
+                    x.expand(n, *x.shape[1:]) if len(x) == 1 else x.expand(n, *x.shape) for x in (given, output)
+                )
+            if not output.requires_grad:
+                output = output.detach().requires_grad_()
+            # A norm's statistics are at hand only now.
+            seen.append(_Use(layer, given if isinstance(layer, LINEAR) else _normed(layer, given), output))
+            return output
+
+        hooks = [layer.register_forward_hook(record) for layer in self.uses]
+        try:
+            outputs = readout(self.output_fn(self.params, inputs))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if not seen:
+            raise InputError("None of the layers with the chosen parameters is used by the model.")
+        return outputs, seen
+
+    def _parts(self, use: _Use, n: int) -> list[Callable[[Tensor], Tensor]]:
+        """Return functions from the gradient δ by a layer's output to parts of the features, one per parameter."""
+        layer, used = use.layer, self.uses[use.layer]
+        parts: list[Callable[[Tensor], Tensor]] = []
+        if "weight" in used and isinstance(layer, LINEAR):
+            parts.append(self._kronecker(use, used["weight"], n))
+        elif "weight" in used:
+            parts.append(self._dense(used["weight"], lambda delta: _by_feature(layer, delta * use.inputs)))
+        if "bias" in used:
+            by_output = isinstance(layer, LINEAR)
+            parts.append(
+                self._dense(
+                    used["bias"],
+                    lambda delta: _positions(layer, delta, n).sum(dim=1) if by_output else _by_feature(layer, delta),
+                )
+            )
+        return parts
+
+    def _kronecker(self, use: _Use, name: str, n: int) -> Callable[[Tensor], Tensor]:
+        weight = self.params[name]
+        a, b = self.projection.factors(self.index[name], _as_matrix(weight).shape, weight)
+        if isinstance(use.layer, nn.Embedding):  # a one-hot input picks a row of b, and δ meets a
+            picked = b[use.inputs]
+            if use.layer.padding_idx is not None:
+                picked = picked * (use.inputs != use.layer.padding_idx)[..., None]
+            picked = picked.reshape(n, -1, b.shape[1])
+            return lambda delta: _outer(_positions(use.layer, delta, n) @ a.to(delta), picked)
+        projected = _patches(use.layer, use.inputs, n) @ a.to(use.inputs)
+        return lambda delta: _outer(projected, _positions(use.layer, delta, n) @ b.to(delta))
+
+    def _dense(self, name: str, gradient: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        directions = self.projection.dense(self.index[name], self.params[name].numel(), self.params[name]).float()
+        return lambda delta: gradient(delta).float() @ directions
+
+    def _check(self, inputs: Inputs) -> None:
+        """Find the uses that all examples share, then compare a few features with projected gradients."""
+        few = [tree_map(lambda leaf, k=k: leaf[torch.arange(k) % len(leaf)], inputs) for k in (2, 3)]
+        two, three = (self._forward(batch, lambda outputs: outputs)[1] for batch in few)
+        self.shared = {i for i, (x, y) in enumerate(zip(two, three, strict=True)) if len(x.inputs) == len(y.inputs)}
+
+        small = copy.copy(self)
+        small.projection = Kronecker(rank=4, seed=self.projection.seed)
+        _, features = small.block(few[0], lambda outputs: outputs)
+
+        def first_output(params: Params, one: Inputs) -> Tensor:
+            return self.output_fn(params, tree_map(lambda leaf: leaf[None], one))[0, 0]
+
+        gradients = torch.func.vmap(torch.func.grad(first_output), in_dims=(None, 0))(self.params, few[0])
+        expected = flatten(gradients).float() @ small.projection.matrix(self.params, self.matrices).T.float()
+        if not torch.allclose(features[:, 0], expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())):
+            raise InputError(
+                "The factored route does not see all uses of the chosen parameters in this model "
+                "(its features differ from projected gradients on a probe): use another route."
+            )
+
+
+def _outer(left: Tensor, right: Tensor) -> Tensor:
+    """Return Σₜ leftₜ ⊗ rightₜ: (b, t, r), (b, t, s) → (b, r·s)."""
+    return torch.bmm(left.float().transpose(1, 2), right.float()).flatten(1)
+
+
+def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
+    """Return what a linear layer multiplies with its weights at each position, (b, t, in)."""
+    if isinstance(layer, nn.Conv2d):
+        return unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)  # type: ignore[arg-type]
+    if isinstance(layer, nn.Conv1d):
+        size, step = (1, *layer.kernel_size), (1, *layer.stride)
+        patches = unfold(a[:, :, None], size, (1, *layer.dilation), (0, *layer.padding), step)  # type: ignore[misc]
+        return patches.transpose(1, 2)
+    return a.reshape(n, -1, a.shape[-1])
+
+
+def _positions(layer: nn.Module, delta: Tensor, n: int) -> Tensor:
+    """Return the gradient by a linear layer's output at each position, (b, t, out)."""
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        return delta.flatten(2).transpose(1, 2)
+    return delta.reshape(n, -1, delta.shape[-1])
+
+
+def _normed(layer: nn.Module, a: Tensor) -> Tensor:
+    """Return what a norm layer multiplies with its weight."""
+    if isinstance(layer, nn.LayerNorm):
+        return layer_norm(a, layer.normalized_shape, eps=layer.eps)
+    if isinstance(layer, nn.GroupNorm):
+        return group_norm(a, layer.num_groups, eps=layer.eps)
+    if isinstance(layer, BATCH_NORMS):
+        return batch_norm(a, layer.running_mean, layer.running_var, eps=layer.eps)
+    eps = getattr(layer, "eps", None) or getattr(layer, "variance_epsilon", None) or torch.finfo(a.dtype).eps
+    return a * (a.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
+
+
+def _by_feature(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """Sum a gradient over everything but the example and the norm's own features, (b, features)."""
+    if isinstance(layer, (nn.GroupNorm, *BATCH_NORMS)):
+        return gradient.flatten(2).sum(dim=2) if gradient.ndim > 2 else gradient
+    return gradient.reshape(len(gradient), -1, _width(layer)).sum(dim=1)
+
+
+def _width(layer: nn.Module) -> int:
+    return next(layer.parameters(recurse=False)).numel()
+
+
+def _uses(module: nn.Module, params: Params) -> dict[nn.Module, dict[str, str]]:
+    """Return, for each layer that holds chosen parameters, their names by what they are in it."""
+    names = {id(value): name for name, value in module.named_parameters()}
+    uses: dict[nn.Module, dict[str, str]] = {}
+    unsupported = []
+    for layer in module.modules():
+        chosen = {own: names[id(value)] for own, value in layer.named_parameters(recurse=False)}
+        chosen = {own: name for own, name in chosen.items() if name in params}
+        if not chosen:
+            continue
+        known = isinstance(layer, (*LINEAR, *NORMS)) or type(layer).__name__.endswith("RMSNorm")  # there are many
+        if not known or not set(chosen) <= {"weight", "bias"} or _odd(layer):
+            unsupported += [f"{name} (in {type(layer).__name__})" for name in chosen.values()]
+        uses[layer] = chosen
+    if unsupported:
+        raise InputError(
+            "The factored route knows linear, embedding, convolution and norm layers. "
+            f"It cannot take {some_of(unsupported, 3)}: use another route, or leave these out with params=."
+        )
+    return uses
+
+
+def _odd(layer: nn.Module) -> bool:
+    """Whether a layer of a known type has a setting that the formulas here do not cover."""
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        return layer.groups != 1 or isinstance(layer.padding, str) or layer.padding_mode != "zeros"
+    if isinstance(layer, nn.Embedding):
+        return layer.max_norm is not None or layer.scale_grad_by_freq
+    return False

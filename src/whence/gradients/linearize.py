@@ -1,0 +1,197 @@
+"""Linearise a model at W₀ along the rows of a projection P: outputs f and features P∇f for every example, in one pass.
+
+With the update restricted to W₀ + Pᵀz, the first-order model of the paper is f(x) + ⟨P∇f(x), z⟩. GradEx, TRAK and
+TracIn all start from here; routes.py has the ways to P∇f, of which the cheapest is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from whence.errors import InputError
+from whence.examples import Examples
+from whence.functional import ModelFn, OutputFn, Params
+from whence.gradients.factored import Kronecker
+from whence.gradients.projections import Projection, check_rank
+from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
+from whence.gradients.store import Store, fingerprint, size_in_words
+from whence.progress import track
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Linearization:
+    """Outputs at W₀ and projected gradients of every example.
+
+    Attributes
+    ----------
+    outputs : tensor of shape (n, C), float32
+    features : tensor of shape (n, C, rank), float32
+        In memory, or mapped from the files of a store.
+    examples : Examples
+        What they are of; with ``of="margin"`` every label is 1.
+    route : str
+        Which route was taken, with the price of each in forward passes.
+    """
+
+    outputs: Tensor
+    features: Tensor
+    examples: Examples
+    route: str
+
+    @property
+    def rank(self) -> int:
+        """Number of features per output."""
+        return self.features.shape[2]
+
+    def __repr__(self) -> str:
+        n, width, rank = self.features.shape
+        return f"Linearization: {n} examples × {width} outputs × rank {rank} ({self.route})"
+
+    def blocks(self, n_subsets: int) -> Iterator[tuple[slice, Tensor]]:
+        """Rows and features of blocks small enough for ``n_subsets`` sets of outputs to be held beside them."""
+        for rows in self.examples.blocks(self.block_size(n_subsets)):
+            yield rows, self.features[rows].to(self.outputs.device)
+
+    def block_size(self, n_subsets: int) -> int:
+        """Number of examples in a block."""
+        n, width, rank = self.features.shape
+        return min(n, max(1, _BLOCK_NUMBERS // (width * max(rank, n_subsets))))
+
+    def leading(self, rank: int) -> Linearization:
+        """The same with the first ``rank`` directions only, rescaled: a projection of lower rank at no cost."""
+        if not 1 <= rank <= self.rank:
+            raise InputError(f"The rank must be from 1 to {self.rank}, as linearised. Got {rank}.")
+        features = self.features[:, :, :rank] * (self.rank / rank) ** 0.5
+        return Linearization(self.outputs, features, self.examples, self.route)
+
+
+_BLOCK_NUMBERS = 2**26  # numbers in a block of features, and in the outputs of all subsets for it: 256 MB
+
+
+def linearize(
+    output_fn: OutputFn,
+    params: Params,
+    examples: Examples,
+    projection: Projection | Kronecker,
+    *,
+    route: str = "auto",
+    of: str = "outputs",
+    precision: str = "float32",
+    store: str | None = None,
+    batch_size: int = 256,
+    what: str = "examples",
+) -> Linearization:
+    """Return outputs and projected gradients of all examples at the given parameters.
+
+    Parameters
+    ----------
+    output_fn : callable
+        ``output_fn(params, inputs)``, outputs (n, C): from `whence.functional.functional`, or your own.
+    params : dict of str to tensor
+        W₀: where to linearise, and what may move.
+    examples : Examples
+    projection : Projection or Kronecker
+        Kronecker directions need the factored route, and it needs them.
+    route : {"auto", "forward", "reverse", "factored"}
+    of : {"outputs", "margin"}
+        What to linearise: all outputs, or log p/(1 − p) of each example's label, a single one, whose logistic loss is
+        the cross-entropy.
+    precision : {"float32", "bfloat16"}
+        Of the forward pass; features are float32.
+    store : path, optional
+        Folder to keep the features in, where they are larger than memory or shall survive; taken up if it exists.
+    batch_size : int
+        Examples per pass.
+    what : str
+        How to call the examples in messages.
+    """
+    if of not in ("outputs", "margin"):
+        raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")
+    check_rank(projection.rank, params)
+    with passes(params, precision):
+        width = n_outputs(output_fn, params, examples, of, what)
+        route, told = choose_route(prices(output_fn, params, examples, projection, width), route, projection)
+        work = block_fn(output_fn, params, examples, projection, route, of)
+        shape = (len(examples), width, projection.rank)
+        label = f"gradients of {what}: {size_in_words(4 * np.prod(shape, dtype=float))}, {route}"
+        if store is None:
+            device = tree_leaves(examples.inputs)[0].device
+            outputs, features = torch.empty(shape[:2], device=device), torch.empty(shape, device=device)
+            for rows in track(list(examples.blocks(batch_size)), label):
+                outputs[rows], features[rows] = _finite(work(*examples.rows(rows)), rows, examples, what)
+        else:
+            about = _about(output_fn, params, examples, projection, route, of, precision)
+            kept = Store(store, shape, batch_size, about)
+            missing = [rows for rows in kept.blocks() if rows.start not in kept.done]
+            for rows in track(missing, label):
+                found = _finite(work(*examples.rows(rows)), rows, examples, what)
+                kept.write(rows, *(part.cpu().numpy() for part in found))
+            device = tree_leaves(examples.inputs)[0].device
+            outputs, features = torch.from_numpy(kept.outputs).to(device), torch.from_numpy(kept.features)
+    if not bool(features[: min(len(features), 64)].any()) and not bool(features.any()):
+        raise InputError(
+            f"The outputs for the {what} do not depend on any of the chosen parameters, so that nothing can be "
+            "estimated: choose others with params=."
+        )
+    if of == "margin":
+        examples = Examples(examples.inputs, torch.ones(len(examples), device=device), examples.owner, examples.names)
+    return Linearization(outputs, features, examples, told)
+
+
+def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, what: str) -> int:
+    """Number of outputs per example, from running a few twice; an error if the model cannot be linearised."""
+    inputs, labels = examples.rows(slice(0, 4))
+    first, again = (readout(of, labels)(output_fn(params, inputs)) for _ in range(2))
+    if first.ndim != 2 or len(first) != len(labels):
+        shape = tuple(first.shape)
+        raise InputError(f"The model must return a row of outputs per example, ({len(labels)}, C). Got {shape}.")
+    if not torch.equal(first.isnan(), again.isnan()) or not torch.allclose(
+        first, again, rtol=1e-3, atol=1e-5, equal_nan=True
+    ):
+        raise InputError(
+            f"The model gives other outputs when it sees the same {what} again: switch off what is random in it "
+            "(dropout called as a function, sampling, noise)."
+        )
+    return first.shape[1]
+
+
+def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what: str) -> tuple[Tensor, Tensor]:
+    """Return outputs and features if they are numbers, else name the first example for which they are not."""
+    for part, tensor in zip(("outputs", "gradients"), found, strict=True):
+        if not bool(tensor.isfinite().all()):
+            bad = int((~tensor.isfinite()).flatten(1).any(dim=1).nonzero()[0, 0]) + rows.start
+            owner = int(examples.owner[bad])
+            place = bad - int((examples.owner < owner).sum())
+            raise InputError(
+                f"The model's {part} for the {what} are not finite, first for example {place} of "
+                f"{examples.names[owner]!r}: check it, and the model at these parameters."
+            )
+    return found
+
+
+def _about(
+    output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str, precision: str
+) -> dict[str, Any]:
+    """Return what identifies features, for the manifest of a store."""
+    fixed = output_fn.fixed if isinstance(output_fn, ModelFn) else {}
+    directions = getattr(projection, "directions", None)
+    told = f"Subspace {fingerprint(directions.values())}" if directions else str(projection)
+    device = next(iter(params.values())).device.type
+    return {
+        "model": fingerprint([*params.values(), *fixed.values()]),
+        "parameters": sorted(params),
+        "data": fingerprint([*tree_leaves(examples.inputs), examples.labels, examples.owner]),
+        "groups": list(examples.names),
+        "projection": told,
+        "route": route,
+        "of": of,
+        "precision": precision,
+        "device": device,
+    }

@@ -1,0 +1,136 @@
+"""Three routes to the projected gradients of a batch, and what each costs.
+
+- *forward*: the Jacobian-vector product along each row of P gives all C outputs at once: ``rank`` passes for any C;
+- *reverse*: the gradient of each output of each example, then P applied to it: C passes, and d × rank products;
+- *factored*: `whence.gradients.factored`, from what layers see, with Kronecker directions: C backward passes, no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from whence.errors import InputError, did_you_mean
+from whence.examples import Examples, Inputs
+from whence.functional import ModelFn, OutputFn, Params
+from whence.gradients.factored import Kronecker, Layers
+from whence.gradients.projections import CountSketch, Gaussian, Projection, flatten, n_params, split
+from whence.losses import margin
+
+ROUTES = ("forward", "reverse", "factored")
+Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)
+_AT_ONCE = 32  # directions whose Jacobian-vector products are made together
+
+
+def prices(
+    output_fn: OutputFn, params: Params, examples: Examples, projection: Projection | Kronecker, width: int
+) -> dict[str, float]:
+    """Cost of each route that is open to a projection, in forward passes over the data.
+
+    A Jacobian-vector product moves weights and activations and costs two; a gradient by activations alone costs one; a
+    gradient per example costs three, and its product with P what the flops say.
+    """
+    if isinstance(projection, Kronecker):
+        return {"factored": 1.0 + width}
+    inputs, labels = examples.rows(slice(0, 4))
+    with FlopCounterMode(display=False) as counter:
+        output_fn(params, inputs)
+    per_example = max(1.0, counter.get_total_flops() / len(labels))
+    # A sketch touches each number once, at the speed of memory and not of products.
+    touched = n_params(params) * (20 * projection.nonzeros if isinstance(projection, CountSketch) else projection.rank)
+    return {"forward": 1.0 + 2 * projection.rank, "reverse": 1 + width * (3 + 2 * touched / per_example)}
+
+
+def choose_route(open_routes: dict[str, float], route: str, projection: Projection | Kronecker) -> tuple[str, str]:
+    """Return the cheapest route, or the one asked for, and in words what it costs beside the others."""
+    if route not in ("auto", *ROUTES):
+        raise InputError(f"There is no route {route!r}. {did_you_mean(route, ['auto', *ROUTES])}")
+    if route not in ("auto", *open_routes):
+        raise InputError(f"The {route} route does not go with {projection}: it has {' or '.join(open_routes)} mode.")
+    best = min(open_routes, key=lambda name: open_routes[name]) if route == "auto" else route
+    others = [f"{name} mode: {price:,.0f}" for name, price in open_routes.items() if name != best]
+    told = f"{best} mode, about {open_routes[best]:,.0f} forward passes"
+    return best, f"{told} ({', '.join(others)})" if others else told
+
+
+def cheapest_projection(
+    output_fn: OutputFn, params: Params, examples: Examples, rank: int, seed: int, width: int
+) -> Projection | Kronecker:
+    """Return Kronecker directions where the layers of the model allow them and they are cheaper, else Gaussian ones."""
+    dense, structured = Gaussian(rank, seed), Kronecker(rank, seed)
+    if not isinstance(output_fn, ModelFn):
+        return dense
+    if 1.0 + width >= min(prices(output_fn, params, examples, dense, width).values()):
+        return dense
+    try:
+        Layers(output_fn, params, structured, examples.rows(slice(0, 3))[0])
+    except InputError:
+        return dense
+    return structured
+
+
+@contextmanager
+def passes(params: Params, precision: str) -> Iterator[None]:
+    """Set up forward passes: no autograd graph, attention that can be differentiated forward, and the precision."""
+    if precision not in ("float32", "bfloat16"):
+        raise InputError(f"The 'precision' must be 'float32' or 'bfloat16'. Got {precision!r}.")
+    device = next(iter(params.values())).device.type
+    cast: Any = torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), cast:
+        yield
+
+
+def readout(of: str, labels: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the function from the model's outputs to what is linearised."""
+    return (lambda outputs: margin(outputs, labels)[:, None]) if of == "margin" else (lambda outputs: outputs)
+
+
+def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str) -> Block:
+    """Return the function that works on a batch."""
+    if route == "factored":
+        layers = Layers(output_fn, params, projection, examples.rows(slice(0, 3))[0])  # type: ignore[arg-type]
+        return lambda inputs, labels: layers.block(inputs, readout(of, labels))
+
+    def along(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        read = readout(of, labels)
+
+        def outputs_at(at: Params) -> Tensor:
+            return read(output_fn(at, inputs)).float()
+
+        def product(direction: Params) -> Tensor:
+            return torch.func.jvp(outputs_at, (params,), (direction,))[1]
+
+        outputs = outputs_at(params)
+        features = outputs.new_empty(*outputs.shape, projection.rank)
+        portion = max(1, min(_AT_ONCE, 2**28 // n_params(params)))
+        for start in range(0, projection.rank, portion):
+            stop = min(start + portion, projection.rank)
+            directions = split(projection.rows(params, start, stop), params)
+            features[:, :, start:stop] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+        return outputs, features
+
+    def backward(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = readout(of, labels)(output_fn(params, inputs)).float()
+        features = outputs.new_empty(*outputs.shape, projection.rank)
+
+        def one(at: Params, x: Inputs, y: Tensor, c: int) -> Tensor:
+            return readout(of, y[None])(output_fn(at, tree_map(lambda leaf: leaf[None], x)))[0, c]
+
+        portion = max(1, 2**27 // n_params(params))
+        for start in range(0, len(outputs), portion):
+            rows = slice(start, start + portion)
+            some = tree_map(lambda leaf, rows=rows: leaf[rows], inputs)
+            for c in range(outputs.shape[1]):
+                gradient = torch.func.grad(one)
+                gradients = torch.func.vmap(gradient, in_dims=(None, 0, 0, None))(params, some, labels[rows], c)
+                features[rows, c] = projection.project(flatten(gradients).float(), params)
+        return outputs, features
+
+    return along if route == "forward" else backward

@@ -1,0 +1,183 @@
+"""Features on disk: written block by block, resumable after a kill at any point, and read as if they were in memory.
+
+A store is a folder. ``manifest.json`` says what the features are of (sizes, settings, hashes of the parameters and the
+examples), ``outputs.f32`` and ``features.f32`` are plain arrays that are mapped into memory, and ``blocks.jsonl`` lists
+the blocks of rows that are complete, each with its checksum. A block is listed only once it is safely on disk, so that
+whatever is listed can be trusted and whatever is not is made again.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from whence.errors import InputError, some_of
+from whence.progress import track
+
+Float32s = NDArray[np.float32]
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> str:
+    """Hash of the values, shapes and types of tensors, as 32 hexadecimal digits.
+
+    Examples
+    --------
+    >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(2)]), fingerprint([torch.zeros(2, 1)])[:4]
+    (True, 'e8e0')
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:32]
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Text of a number of bytes.
+
+    >>> size_in_words(3.2e9)
+    '3.2 GB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+class Store:
+    """Outputs (n, C) and features (n, C, rank) of n examples in a folder.
+
+    Opening one makes the folder, or takes up what is there after checking that it is of the same model, examples and
+    settings and that nothing was altered.
+
+    Parameters
+    ----------
+    path : str or Path
+    shape : tuple of int
+        (n, C, rank).
+    block : int
+        Rows that are written at a time.
+    about : dict
+        What the features are of; compared with what the folder says.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], shape: tuple[int, int, int], block: int, about: dict[str, Any]
+    ) -> None:
+        self.path, self.shape = Path(path), shape
+        wanted = {"format": 1, "rows": shape[0], "outputs": shape[1], "rank": shape[2], "block": block, **about}
+        manifest = self.path / "manifest.json"
+        if manifest.exists():
+            self.block = int(self._compare(manifest, wanted))
+        else:
+            self.block = block
+            self._create(manifest, wanted)
+        self.outputs = np.memmap(self.path / "outputs.f32", np.float32, "r+", shape=shape[:2])
+        self.features = np.memmap(self.path / "features.f32", np.float32, "r+", shape=shape)
+        self.done = self._listed()
+
+    def blocks(self) -> list[slice]:
+        """Rows of each block."""
+        return [slice(start, min(start + self.block, self.shape[0])) for start in range(0, self.shape[0], self.block)]
+
+    def write(self, rows: slice, outputs: Float32s, features: Float32s) -> None:
+        """Keep a block: on disk, and listed, when this returns."""
+        self.outputs[rows], self.features[rows] = outputs, features
+        self.outputs.flush()
+        self.features.flush()
+        line = json.dumps({"start": rows.start, "crc32": self._checksum(rows)}) + "\n"
+        with open(self.path / "blocks.jsonl", "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self.done.add(rows.start)
+
+    def _checksum(self, rows: slice) -> int:
+        return zlib.crc32(self.features[rows].tobytes(), zlib.crc32(self.outputs[rows].tobytes()))
+
+    def _create(self, manifest: Path, wanted: dict[str, Any]) -> None:
+        n, width, rank = self.shape
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            if others := [entry.name for entry in self.path.iterdir() if entry.name not in _FILES]:
+                raise InputError(f"{self.path} is not empty and not a feature store (it has {some_of(others, 3)}).")
+            needed, free = 4 * n * width * (rank + 1), shutil.disk_usage(self.path).free
+            if needed > free:
+                raise InputError(
+                    f"The features take {size_in_words(needed)} and {self.path} has {size_in_words(free)} free: "
+                    "give another folder, or lower the rank."
+                )
+            for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
+                with open(self.path / name, "wb") as file:
+                    if hasattr(os, "posix_fallocate"):
+                        os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, and not in a write later
+                    else:
+                        file.truncate(size)
+            (self.path / "blocks.jsonl").write_text("")
+            draft = manifest.with_suffix(".draft")
+            draft.write_text(json.dumps(wanted, indent=1))
+            draft.replace(manifest)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            reason = "the disk is full" if full else error.strerror
+            raise InputError(f"The feature store {self.path} cannot be made: {reason}.") from error
+
+    def _compare(self, manifest: Path, wanted: dict[str, Any]) -> int:
+        """Return the block size of the folder, or refuse it."""
+        try:
+            found = json.loads(manifest.read_text())
+        except ValueError as error:
+            raise InputError(f"{manifest} is not readable: delete the folder to start anew.") from error
+        differing = sorted(key for key in {*found, *wanted} - {"block"} if found.get(key) != wanted.get(key))
+        if differing:
+            told = [f"{key} ({found.get(key)} there, {wanted.get(key)} now)" for key in differing]
+            raise InputError(
+                f"The feature store {self.path} is of something else: {some_of(told, 4)} differ. "
+                "Give another folder, or delete this one."
+            )
+        n, width, rank = self.shape
+        for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
+            file = self.path / name
+            if not file.exists() or file.stat().st_size != size:
+                raise InputError(
+                    f"The feature store {self.path} is damaged ({name} is cut short): delete it to start anew."
+                )
+        return int(found["block"])
+
+    def _listed(self) -> set[int]:
+        """Return the starts of the complete blocks, after checking each."""
+        sums: dict[int, int] = {}
+        listing = self.path / "blocks.jsonl"
+        text = listing.read_text()
+        if text and not text.endswith("\n"):
+            listing.write_text(text + "\n")
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+                sums[entry["start"]] = entry["crc32"]
+            except (ValueError, KeyError):  # cut short by a kill: that block is made again
+                continue
+        known = [rows for rows in self.blocks() if rows.start in sums]
+        for rows in track(known, "checking the feature store"):
+            if self._checksum(rows) != sums[rows.start]:
+                raise InputError(
+                    f"The feature store {self.path} was altered: rows {rows.start} to {rows.stop - 1} do not match "
+                    "their checksum. Delete it to start anew."
+                )
+        return {rows.start for rows in known}
+
+
+_FILES = {"manifest.json", "manifest.draft", "outputs.f32", "features.f32", "blocks.jsonl"}
