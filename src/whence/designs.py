@@ -261,7 +261,7 @@ def parse_design(text: str) -> Design:
     Parameters
     ----------
     text : str
-        ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto`` or ``all``.
+        ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, or ``all`` (also ``exhaustive``).
 
     Returns
     -------
@@ -279,7 +279,7 @@ def parse_design(text: str) -> Design:
                 return LeaveOneOut()
             case "lto", "":
                 return LeaveTwoOut()
-            case "all", "":
+            case "all" | "exhaustive", "":
                 return Exhaustive()
             case "bernoulli", _:
                 return Bernoulli(float(argument))

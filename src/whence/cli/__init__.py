@@ -7,12 +7,10 @@ it, so that ``whence --help`` is there at once.
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import inspect
-import re
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -20,8 +18,10 @@ from rich.text import Text
 import whence
 from whence.cli import arguments as args
 from whence.cli import tables
-from whence.cli.console import Page, Terminal, direction, politely, remark, title, to_json
-from whence.errors import DataWarning, InputError, counted
+from whence.cli.console import Answer, Page, Terminal, direction, hint_at_directions, politely, remark, title, to_json
+from whence.cli.evaluate import evaluate
+from whence.cli.measure import measure
+from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,9 +42,8 @@ Example: whence attribute runs.csv --outcome loss --ignore run_id
 
 Lower outcomes are better, unless named with --maximize.
 """
-LOOK, ASK, DECIDE = "How much do the runs tell?", "What do tasks do?", "What next?"
-HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
-LOWER = {"err", "error", "loss", "perplexity", "regret"}
+MAKE, LOOK = "Make the runs", "How much do the runs tell?"
+ASK, DECIDE = "What do tasks do?", "What next?"
 
 app = typer.Typer(
     help=FLOW,
@@ -56,13 +55,6 @@ app = typer.Typer(
 
 
 # ---- the shell around every verb -------------------------------------------------------------------------
-
-
-class Answer(NamedTuple):
-    """What a verb found: a document for programs and a page for people."""
-
-    document: dict[str, Any]
-    page: Page
 
 
 def verb(panel: str) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
@@ -102,10 +94,7 @@ def _read(
         ignore=args.names_of(ignore),
         maximize=args.names_of(maximize),
     )
-    for name, up in zip(runs.target_names, runs.maximize, strict=True):
-        words = set(re.split(r"[^a-z0-9]+", name.lower()))
-        if not up and words & HIGHER and not words & LOWER:
-            _note(f"Lower {name} is taken to be better; if higher is, add --maximize {name}.")
+    hint_at_directions(runs)
     return runs
 
 
@@ -119,10 +108,6 @@ def _print(answer: Answer, as_json: args.Json = False) -> None:
         print(to_json(answer.document), flush=True)
     else:
         Terminal().show(answer.page)
-
-
-def _note(sentence: str) -> None:
-    warnings.warn(sentence, DataWarning, stacklevel=2)
 
 
 # ---- what several verbs say ------------------------------------------------------------------------------
@@ -175,6 +160,9 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
             raise typer.Exit(1)
 
 
+app.command(rich_help_panel=MAKE)(measure)
+
+
 @verb(LOOK)
 def fit(runs: "Outcomes", *, seed: args.Seed = 0) -> Answer:
     """Choose a surrogate; say which, and how good it is."""
@@ -185,42 +173,7 @@ def fit(runs: "Outcomes", *, seed: args.Seed = 0) -> Answer:
     return Answer(document, tables.model_page(model) + page)
 
 
-@verb(LOOK)
-def evaluate(
-    runs: "Outcomes", *, splits: args.Splits = 5, train_fraction: args.TrainFraction = 0.7, seed: args.Seed = 0
-) -> Answer:
-    """Compare with simpler methods on runs held out."""
-    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits
-    from whence.progress import track
-
-    linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
-    methods: dict[str, Callable[[Outcomes], Any]] = {
-        "whence": lambda train: whence.fit(train, seed=seed),
-        "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),
-        "paper kernel": lambda train: whence.fit(train, surrogate=paper, seed=seed),
-        "size only": SizeOnly.fit,
-    }
-    for sentence in runs.concerns():
-        _note(sentence)
-    steps = track(range(splits * len(methods) + 1), "Evaluating")
-    next(steps)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # of parts of the runs, when all have been spoken of
-        found = repeated_splits(
-            runs,
-            methods,
-            n_splits=splits,
-            train_fraction=train_fraction,
-            seed=seed,
-            progress=lambda done, total: next(steps),
-        )
-    next(steps, None)
-    failed = [message for method, _, message in found.failures if method == "whence"]
-    if len(failed) == splits:
-        raise InputError(failed[0].removeprefix("InputError: "))
-    ceiling = noise_ceiling(runs, seed=seed)
-    page: Page = [Text(repr(runs)), *tables.comparison_page(found, ceiling, runs.n_targets)]
-    return Answer(tables.comparison_document(found, ceiling), page)
+verb(LOOK)(evaluate)
 
 
 @verb(ASK)

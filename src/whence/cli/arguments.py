@@ -42,7 +42,9 @@ def _name(*flags: str, **more: Any) -> Any:
 
 
 # The table of runs.
-File = Annotated[Path, typer.Argument(metavar="FILE", help="Runs, a row each: .csv, .tsv, .parquet, .npz.")]
+File = Annotated[
+    Path, typer.Argument(metavar="FILE", help="Runs, a row each: .csv, .tsv, .parquet, .npz, or a run folder.")
+]
 Outcome = Annotated[Names, _name("--outcome", "-O", help="An outcome.", rich_help_panel=COLUMNS)]
 Maximize = Annotated[Names, _name("--maximize", help="An outcome to maximise.", rich_help_panel=COLUMNS)]
 Ignore = Annotated[Names, _name("--ignore", help="Neither task nor outcome.", rich_help_panel=COLUMNS)]
@@ -50,6 +52,10 @@ Task = Annotated[Names, _name("--task", help="A task (else: all other columns)."
 
 # The question.
 Splits = Annotated[int, typer.Option(metavar="N", help="Random splits of the runs.", min=2)]
+LeaveOneOutRuns = Annotated[
+    Path | None, typer.Option("--loo", metavar="FILE", help="True leave-one-out runs, to compare with.")
+]
+Effect = Annotated[float | None, typer.Option(metavar="SIZE", help="Say how many runs it takes to see it.")]
 TrainFraction = Annotated[float, typer.Option(metavar="SHARE", help="Of the subsets, to learn from.")]
 Rule = Annotated[RuleName, typer.Option(help="What a score is; shift is for mixtures.")]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="Inclusion: how often a task is in.")]

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 from rich import box
@@ -25,6 +25,9 @@ from rich.text import Text
 
 from whence.errors import DataWarning, InputError
 
+if TYPE_CHECKING:
+    from whence.outcomes import Outcomes
+
 Page = list[RenderableType]
 Row = list[str | Text]
 
@@ -32,6 +35,8 @@ MOST_ROWS = 30
 PIPE_WIDTH = 100_000
 MISSING = "–"
 UNCLEAR = "unclear"
+HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
+LOWER = {"err", "error", "loss", "perplexity", "regret"}
 COLOURS = {
     "helps": "green",
     "work together": "green",
@@ -171,17 +176,41 @@ def to_json(document: Mapping[str, Any]) -> str:
       "lds": null
     }
     """
-    return json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value as JSON knows it: arrays as lists, what is NaN or infinite as None."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # arrays and numbers of numpy
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# ---- what several verbs print ----------------------------------------------------------------------------
+
+
+class Answer(NamedTuple):
+    """What a verb found: a document for programs and a page for people."""
+
+    document: dict[str, Any]
+    page: Page
+
+
+def note(sentence: str) -> None:
+    """Say what deserves a look."""
+    warnings.warn(sentence, DataWarning, stacklevel=2)
+
+
+def hint_at_directions(runs: Outcomes) -> None:
+    """Note targets that are minimised although they sound as if more of them was better."""
+    for name, up in zip(runs.target_names, runs.maximize, strict=True):
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        if not up and words & HIGHER and not words & LOWER:
+            note(f"Lower {name} is taken to be better; if higher is, add --maximize {name}.")
 
 
 # ---- trouble ---------------------------------------------------------------------------------------------

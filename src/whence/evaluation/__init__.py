@@ -3,8 +3,9 @@
 The last step of the flow. Everything here is a pure function of a model (anything with ``predict``) or of its
 predictions and of a table of held-out outcomes. A score is never read alone: `size_only` says what the number
 of tasks predicts by itself, `within_size_lds` what is left of a score when it is taken away, `noise_ceiling`
-what training noise leaves room for, and `repeated_splits` whether two methods differ by more than the luck of
-one split.
+what training noise leaves room for, `runs_needed` how many it takes
+to see an effect of a given size, and `repeated_splits` whether two methods differ by more than the luck of one
+split.
 
 Nothing is dropped silently. Where an outcome was not measured (NaN), each target is judged on its measured
 rows. A target whose measured outcome does not vary has no score: it is NaN, left out of the mean, and
@@ -13,6 +14,7 @@ and counts as a correlation of 0.
 """
 
 from whence.evaluation.ceiling import Ceiling, noise_ceiling
+from whence.evaluation.power import RunsNeeded, runs_needed
 from whence.evaluation.scores import (
     Score,
     coverage,
@@ -28,6 +30,7 @@ from whence.evaluation.splits import Comparison, repeated_splits
 __all__ = [
     "Ceiling",
     "Comparison",
+    "RunsNeeded",
     "Score",
     "SizeOnly",
     "coverage",
@@ -36,6 +39,7 @@ __all__ = [
     "noise_ceiling",
     "repeated_splits",
     "residual_error",
+    "runs_needed",
     "size_only",
     "spearman_per_target",
     "within_size_lds",

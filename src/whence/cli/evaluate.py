@@ -1,0 +1,139 @@
+"""The verb that says how far to trust a table of runs: against simpler methods, true effects, and noise."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+import whence
+from whence.cli import arguments as args
+from whence.cli import tables
+from whence.cli.console import Answer, Page, Row, both_ends, decimals, note, number, remark, share, table, title
+from whence.errors import DataWarning, InputError
+
+if TYPE_CHECKING:
+    from whence.evaluation import RunsNeeded
+    from whence.outcomes import Outcomes
+
+
+def evaluate(
+    runs: "Outcomes",
+    *,
+    splits: args.Splits = 5,
+    train_fraction: args.TrainFraction = 0.7,
+    loo: args.LeaveOneOutRuns = None,
+    effect: args.Effect = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Compare with simpler methods on runs held out."""
+    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits, runs_needed
+    from whence.progress import track
+
+    truth = None if loo is None else _leave_one_out(loo, runs)
+    needed = None if effect is None else runs_needed(runs, effect)
+    linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
+    methods: dict[str, Callable[[Outcomes], Any]] = {
+        "whence": lambda train: whence.fit(train, seed=seed),
+        "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),
+        "paper kernel": lambda train: whence.fit(train, surrogate=paper, seed=seed),
+        "size only": SizeOnly.fit,
+    }
+    for sentence in runs.concerns():
+        note(sentence)
+    steps = track(range(splits * len(methods) + 1), "Evaluating")
+    next(steps)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # of parts of the runs, when all have been spoken of
+        found = repeated_splits(
+            runs,
+            methods,
+            n_splits=splits,
+            train_fraction=train_fraction,
+            seed=seed,
+            progress=lambda done, total: next(steps),
+        )
+    next(steps, None)
+    failed = [message for method, _, message in found.failures if method == "whence"]
+    if len(failed) == splits:
+        raise InputError(failed[0].removeprefix("InputError: "))
+    ceiling = noise_ceiling(runs, seed=seed)
+    page: Page = [Text(repr(runs)), *tables.comparison_page(found, ceiling, runs.n_targets)]
+    document = tables.comparison_document(found, ceiling)
+    if truth is not None:
+        rules = _rule_correlations(runs, truth, seed)
+        document["leave_one_out"] = rules
+        page += _rules_page(rules, runs.n_targets)
+    if needed is not None:
+        document["runs_needed"] = needed.to_frame().to_dict("records")
+        page += _needed_page(needed)
+    return Answer(document, page)
+
+
+# ---- true leave-one-out effects --------------------------------------------------------------------------
+
+
+def _leave_one_out(path: Path, runs: "Outcomes") -> "Outcomes":
+    """Runs of the full set and of all that lack one task, with the tasks and targets of the table."""
+    from whence.attribution import refuse_mixtures
+    from whence.evaluation import loo_correlation
+    from whence.surrogates.choose import Model
+
+    refuse_mixtures(Model(runs, ()), "loo")
+    truth = whence.read_outcomes(path, runs.target_names, tasks=runs.task_names)
+    loo_correlation([[0.0] * runs.n_targets] * runs.n_tasks, truth)  # what it lacks, before the fits cost their time
+    return truth
+
+
+def _rule_correlations(runs: "Outcomes", truth: "Outcomes", seed: int) -> list[dict[str, Any]]:
+    """Correlation over tasks, and then the mean over targets, of every rule with the true changes."""
+    from whence.evaluation import loo_correlation
+
+    model = whence.fit(runs, seed=seed)
+    linear = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), seed=seed)
+    rules = ("loo", "shapley", "banzhaf", "inclusion")
+    scores = {tables.HEADINGS[rule]: whence.attribute(model, rule, seed=seed).scores for rule in rules}
+    scores["tuned linear"] = whence.attribute(linear, "banzhaf").scores
+    kinds = ("pearson", "spearman")
+    return [
+        {"rule": name, **{kind: loo_correlation(found, truth, kind=kind).mean for kind in kinds}}
+        for name, found in scores.items()
+    ]
+
+
+def _rules_page(rules: list[dict[str, Any]], n_targets: int) -> Page:
+    rows: list[Row] = [[row["rule"], number(row["pearson"]), number(row["spearman"])] for row in rules]
+    over = f", mean over {n_targets} targets" if n_targets > 1 else ""
+    return [
+        title(f"Attribution beside true leave-one-out changes{over}"),
+        table(["rule", "correlation", "rank correlation"], rows),
+        remark("correlation: over tasks, of scores with the outcome of all tasks less that without the task"),
+    ]
+
+
+# ---- noise -----------------------------------------------------------------------------------------------
+
+
+def _needed_page(needed: "RunsNeeded") -> Page:
+    rows: list[Row] = []
+    for row in needed.to_frame().to_dict("records"):
+        places = decimals(row["effect"]) + 1
+        cells = [number(row[name], places) for name in ("effect", "noise_std", "visible")]
+        counts = ["> 10 million" if math.isinf(row[name]) else number(row[name], 0) for name in ("seeds", "subsets")]
+        rows.append([str(row["target"]), cells[0], cells[1], *counts, cells[2]])
+    columns = ["target", "effect", "std of a run", "seeds", "subsets", "visible now"]
+    page: Page = [
+        title(
+            f"Runs to see an effect: its {share(needed.level)} interval excludes 0 in {share(needed.power)} of cases"
+        ),
+        table(columns, both_ends(rows, how="--json")),
+        remark("seeds: runs of each of two subsets, to see that they differ by the effect"),
+        remark("subsets: like the measured ones, to see that a task has the effect on average, in an additive model"),
+        remark("visible now: the smallest such effect of a task that the subsets so far can show"),
+    ]
+    if all(math.isnan(value) for value in needed.noise_std):
+        page.append(remark("The std of a run is unknown: no subset was measured more than once."))
+    return page

@@ -1,0 +1,236 @@
+"""The verb that makes runs: ``whence measure exp.py:train --design fixed:7 -n 50 -o run/``."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import shlex
+import sys
+import time
+from contextlib import redirect_stdout
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from whence.cli import arguments as args
+from whence.cli.console import (
+    Page,
+    Row,
+    Terminal,
+    command,
+    hint_at_directions,
+    number,
+    politely,
+    remark,
+    span,
+    table,
+    title,
+    to_json,
+)
+from whence.errors import InputError, counted
+
+if TYPE_CHECKING:
+    from whence.measuring.ledger import Ledger
+
+EngineName = Enum("EngineName", {"local": "local", "ray": "ray", "inline": "inline"})
+MOST_FAILURES = 5
+WHO = "Who measures"
+RAY = "With --engine ray"
+
+Function = Annotated[
+    str, typer.Argument(metavar="FILE.py:NAME", help="Function of (subset, seed) that returns {metric: value}.")
+]
+DesignText = Annotated[
+    str,
+    typer.Option(
+        "--design", "-d", metavar="DESIGN",
+        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets.",
+    ),
+]  # fmt: skip
+Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="How many subsets (else: all).", min=1)]
+Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,c (else: TASKS in the file).")]
+Folder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")]
+Seeds = Annotated[int, typer.Option(metavar="N", help="How often each subset is measured.", min=1)]
+Retry = Annotated[bool, typer.Option("--retry", help="Try rows again that have failed.")]
+Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="A metric to maximise.")]
+Jobs = Annotated[
+    int, typer.Option("--jobs", "-j", metavar="N", help="Workers (-1: one per core).", rich_help_panel=WHO)
+]
+EngineOption = Annotated[EngineName, typer.Option(help="Processes, a cluster, or this one.", rich_help_panel=WHO)]
+Threads = Annotated[int, typer.Option(metavar="N", help="Threads of each worker.", min=1, rich_help_panel=WHO)]
+Timeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="After which a row has failed.", rich_help_panel=WHO)
+]
+Address = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Of the cluster (else: a local one).", rich_help_panel=RAY)
+]
+Cpus = Annotated[float, typer.Option(metavar="N", help="CPUs of each row.", min=0, rich_help_panel=RAY)]
+Gpus = Annotated[float, typer.Option(metavar="N", help="GPUs of each row.", min=0, rich_help_panel=RAY)]
+
+
+def measure(
+    function: Function,
+    design: DesignText,
+    output: Folder,
+    n: Subsets = None,
+    tasks: Tasks = None,
+    seed: args.Seed = 0,
+    seeds: Seeds = 1,
+    maximize: Maximize = None,
+    retry: Retry = False,
+    jobs: Jobs = 1,
+    engine: EngineOption = EngineName.local,
+    threads: Threads = 1,
+    timeout: Timeout = None,
+    address: Address = None,
+    cpus_per_task: Cpus = 1,
+    gpus_per_task: Gpus = 0,
+    as_json: args.Json = False,
+) -> None:
+    """Make the runs: train on subsets, losing nothing.
+
+    Every finished row is on disk at once. The same command goes on where it was stopped, and with a larger -n or
+    more --seeds the run grows. Other verbs read the folder at any time: whence fit run/
+    """
+    with politely():
+        from whence.measuring.functions import load_function
+        from whence.measuring.loop import Workers, carry_out
+        from whence.measuring.plan import make_plan
+
+        # What the user's file prints, as it is loaded or measures in this process, is not our answer.
+        with redirect_stdout(sys.stderr):
+            outcome_fn, beside = load_function(function)
+            plan = make_plan(
+                outcome_fn,
+                _design(design, n),
+                n,
+                tasks=args.names_of(tasks) or beside,
+                seed=seed,
+                seeds=seeds,
+                maximize=args.names_of(maximize) or getattr(outcome_fn, "maximize", ()),
+            )
+            workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+            began = time.monotonic()
+            try:
+                ledger = carry_out(plan, outcome_fn, output, workers, retry=retry, progress=True)
+            except KeyboardInterrupt:
+                _tell_stopped(output)
+                raise
+        hint_at_directions(ledger.outcomes())
+        if as_json:
+            print(to_json(_document(ledger, output)), flush=True)
+        else:
+            Terminal().show(_page(ledger, output, time.monotonic() - began))
+        if ledger.failed:
+            raise typer.Exit(1)
+
+
+def _design(text: str, n: int | None) -> Any:
+    """Design of a text, or the subsets of a file."""
+    from whence.designs import parse_design
+
+    try:
+        found = parse_design(text)
+    except InputError:
+        if not Path(text).exists():
+            raise
+        return _subsets_of(Path(text))
+    if n is None and ":" in text:
+        raise InputError(f"The design {text} draws as many subsets as you like: say how many, as in -n 100.")
+    return found
+
+
+def _subsets_of(path: Path) -> Any:
+    """Subsets of a file: of its columns, those that are not outcomes. Empty ones are outcomes yet to be measured."""
+    import pandas as pd
+
+    import whence
+
+    if path.is_dir() or path.suffix in (".npz", ".parquet"):
+        return whence.read_outcomes(path)
+    try:
+        frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    frame.columns = frame.columns.str.strip()
+    return frame.dropna(axis=1, how="all")
+
+
+def _tell_stopped(folder: Path) -> None:
+    from whence.measuring.journal import is_run, read_ledger
+
+    if is_run(folder):
+        ledger = read_ledger(folder)
+        kept = f"{ledger.done} of {counted(ledger.status.size, 'row')} measured and kept in {folder}"
+        line = Text.assemble(("stopped: ", "yellow"), f"{kept}. The same command goes on from there.")
+        Terminal(stderr=True).print(line)
+
+
+def _failures(ledger: "Ledger") -> list[dict[str, Any]]:
+    names = ledger.plan.task_names
+    return [
+        {
+            "row": row,
+            "replicate": replicate,
+            "subset": [name for name, weight in zip(names, ledger.plan.subsets[row], strict=True) if weight],
+            "reason": reason,
+        }
+        for (row, replicate), reason in sorted(ledger.reasons.items())
+    ]
+
+
+def _document(ledger: "Ledger", folder: Path) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "rows": ledger.status.size,
+        "measured": ledger.done,
+        "failed": ledger.failed,
+        "tasks": ledger.plan.task_names,
+        "targets": ledger.targets,
+        "failures": _failures(ledger),
+    }
+
+
+def _page(ledger: "Ledger", folder: Path, seconds: float) -> Page:
+    from whence.measuring.display import summary
+    from whence.measuring.journal import FAILURES
+
+    page: Page = [Text(summary(ledger, seconds))]
+    if failures := _failures(ledger):
+        rows: list[Row] = [
+            [
+                str(each["row"]),
+                str(each["replicate"]),
+                ", ".join(each["subset"]) or "(no task)",
+                Text(each["reason"], "red"),
+            ]
+            for each in failures[:MOST_FAILURES]
+        ]
+        more = f", the first {MOST_FAILURES}" if len(failures) > MOST_FAILURES else ""
+        page += [
+            title(f"Rows that failed{more}"),
+            table(["row", "replicate", "tasks", "reason"], rows, left=["tasks", "reason"]),
+            Text(f"Tracebacks and output are in {folder / FAILURES}. Try these rows again with --retry."),
+        ]
+    page += _noise(ledger)
+    where = shlex.quote(str(folder))
+    if ledger.plan.design == "LeaveOneOut()":
+        page += [remark("next: attribution from other runs beside these true changes")]
+        page += [command(f"  whence evaluate RUNS --loo {where}")]
+    elif ledger.done:
+        page += [remark("next: what they tell, and how many runs an effect of some size takes to be seen")]
+        page += [command(f"  whence fit {where}"), command(f"  whence evaluate {where} --effect SIZE")]
+    return page
+
+
+def _noise(ledger: "Ledger") -> Page:
+    """What replicates say of the noise of a run."""
+    from whence.evaluation import noise_ceiling
+
+    if ledger.plan.seeds < 2 or not ledger.done:
+        return []
+    ceiling = noise_ceiling(ledger.outcomes())
+    if ceiling.reason:
+        return []
+    known = f"{number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})"
+    return [Text(f"Noise ceiling of the rank correlation: {known}.")]

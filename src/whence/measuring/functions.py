@@ -1,0 +1,109 @@
+"""Outcome functions named on the command line, as ``exp.py:train`` or ``package.module:train``."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from whence.errors import InputError, did_you_mean
+from whence.measuring.rows import brief
+from whence.measuring.subset import Subset
+
+
+class FunctionInFile:
+    """Outcome function of a file, which travels to workers as the text of the file.
+
+    So that workers need not have the file, and rows measured tomorrow are those of the file as it is now.
+
+    Parameters
+    ----------
+    path : str
+    name : str
+        Of the function.
+    text : str
+        What the file holds.
+    function : callable, optional
+        The function, where the text was executed before.
+    """
+
+    def __init__(self, path: str, name: str, text: str, function: Any = None) -> None:
+        self._given = path, name, text
+        self.function = function or getattr(_execute(Path(path), text), name)
+        self.__qualname__ = name
+        for attribute in ("task_names", "maximize", "provenance"):
+            if hasattr(self.function, attribute):
+                setattr(self, attribute, getattr(self.function, attribute))
+        self.__signature__ = inspect.signature(self.function)
+
+    def __call__(self, subset: Subset, seed: int) -> Any:
+        return self.function(subset, seed)
+
+    def __reduce__(self) -> Any:
+        return FunctionInFile, self._given
+
+
+def load_function(text: str) -> tuple[Any, list[str] | None]:
+    """Outcome function named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` beside it, where there are any.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    outcome_fn : callable, or object with a method ``batch``
+    tasks : list of str or None
+    """
+    where, colon, name = text.rpartition(":")
+    if not (where and colon and name.isidentifier()):
+        raise InputError(
+            f"Say where the outcome function is, as in exp.py:train (or package.module:train). Got '{text}'."
+        )
+    try:
+        found: Any
+        if where.endswith(".py"):
+            source = Path(where).read_text(encoding="utf-8")
+            module = _execute(Path(where), source)
+            found = _named(module, name, where)
+            if not callable(getattr(found, "batch", None)):
+                found = FunctionInFile(where, name, source, found)
+        else:
+            sys.path.insert(0, "")
+            module = importlib.import_module(where)
+            found = _named(module, name, where)
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{where}: cannot be loaded ({brief(error)}).") from error
+    tasks = getattr(module, "TASKS", None)
+    return found, None if tasks is None else [str(task) for task in tasks]
+
+
+def _named(module: ModuleType, name: str, where: str) -> Any:
+    public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    if not hasattr(module, name):
+        raise InputError(f"{where}: there is no '{name}' in it. {did_you_mean(name, public)}")
+    found = getattr(module, name)
+    if inspect.isclass(found):
+        raise InputError(f"{where}: '{name}' is a class. Make an object of it there, and name that.")
+    return found
+
+
+def _execute(path: Path, text: str) -> ModuleType:
+    """Module of a file, found under its own name by what it defines and by what imports it."""
+    path = path.absolute()
+    known = sys.modules.get(path.stem)
+    ours = known is None or getattr(known, "__file__", None) == str(path)
+    module = ModuleType(path.stem if ours else f"_whence_{path.stem}")
+    module.__file__ = str(path)
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))  # what lies beside it can be imported, as by a script
+    sys.modules[module.__name__] = module
+    exec(compile(text, str(path), "exec"), vars(module))
+    return module
