@@ -7,6 +7,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
 
     designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
     measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
+    estimators/      outcome functions of models: retrain.py (PyTorch; many at once), refit.py (scikit-learn)
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; choose.py picks one (``fit``);
                      kernels.py is the algebra that prediction, tuning, attribution and interactions all read from
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from whence.designs import LeaveTwoOut as LeaveTwoOut
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
+    from whence.estimators.recipe import Recipe as Recipe
+    from whence.estimators.refit import Refit as Refit
+    from whence.estimators.retrain import Retrain as Retrain
     from whence.evaluation import lds as lds
     from whence.interaction import interactions as interactions
     from whence.measuring import Subset as Subset
@@ -69,6 +73,9 @@ _HOME = {
     "LeaveTwoOut": "designs",
     "Model": "surrogates.choose",
     "Outcomes": "outcomes",
+    "Recipe": "estimators.recipe",
+    "Refit": "estimators.refit",
+    "Retrain": "estimators.retrain",
     "Subset": "measuring",
     "attribute": "attribution",
     "fit": "surrogates.choose",
@@ -85,7 +92,14 @@ __all__ = sorted(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'whence' has no attribute {name!r}")
-    value = getattr(import_module(f"whence.{_HOME[name]}"), name)
+    try:
+        value = getattr(import_module(f"whence.{_HOME[name]}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from whence.errors import InputError
+
+        raise InputError(f'whence.{name} needs PyTorch: pip install "whence[torch]".') from None
     globals()[name] = value
     return value
 

@@ -80,11 +80,10 @@ def digits_set_function(seed: int = 0, tasks: Iterable[str] = tuple(GROUPS)) -> 
     """
     names = [list(GROUPS)[place] for place in places(list(tasks), list(GROUPS), "group")]
     groups, test = _groups(seed)
+    tasks = {name: groups[name] for name in names}
+    accuracy = whence.Refit(LogisticRegression(solver="liblinear"), tasks, test, empty=0.5)  # without images, a coin
     subsets = whence.Exhaustive(allow_empty=True).draw(len(names))
-    values = []
-    for subset in track(list(subsets), "Training a model on every subset"):
-        chosen = [groups[name] for name, weight in zip(names, subset, strict=True) if weight]
-        values.append(_accuracy(chosen, test))
+    values = [accuracy(subset)["accuracy"] for subset in track(list(subsets), "Training a model on every subset")]
     return whence.Outcomes(subsets, values, task_names=names, target_names=["accuracy"], maximize=True)
 
 
@@ -104,16 +103,6 @@ def _groups(seed: int) -> tuple[dict[str, Examples], Examples]:
         free[rows] = False
         groups[name] = images[rows], odd[rows] ^ (name in MISLABELLED)
     return groups, (images[:N_TEST], odd[:N_TEST])
-
-
-def _accuracy(groups: list[Examples], test: Examples) -> float:
-    """Train on the pooled images of some groups, and test."""
-    if not groups:
-        return 0.5  # a coin
-    images, odd = np.vstack([group[0] for group in groups]), np.concatenate([group[1] for group in groups])
-    if odd.all() or not odd.any():
-        return float(np.mean(test[1] == odd[0]))  # who has seen one answer only gives that one
-    return float(LogisticRegression(solver="liblinear").fit(images, odd).score(*test))
 
 
 def true_index(truth: whence.Outcomes, members: Iterable[str]) -> float:

@@ -1,0 +1,99 @@
+"""How many models fit side by side: an estimate beforehand, and half as many whenever it was too high."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+Part = TypeVar("Part")
+SHARE = {"cuda": 0.7, "cpu": 0.25}  # of what is free: a graphics card is ours, the memory of a machine is not
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that may be used on a device.
+
+    Examples
+    --------
+    >>> free_bytes(torch.device("cpu")) > 0
+    True
+    """
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + unused))
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            kilobytes = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
+        return int(SHARE["cpu"] * 1024 * kilobytes)
+    except (OSError, StopIteration):  # not Linux
+        return int(SHARE["cpu"] * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
+    """Bytes of what a forward pass keeps for its backward pass, each tensor once.
+
+    Examples
+    --------
+    >>> x = torch.zeros(10, requires_grad=True)
+    >>> bytes_for_backward(lambda: x.exp().sum())
+    40
+    """
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
+
+
+class Chunks:
+    """Work on n things, some at a time: half as many from the moment on that memory runs out.
+
+    Examples
+    --------
+    >>> Chunks(2).run(5, lambda rows: (rows.start, rows.stop))
+    [(0, 2), (2, 4), (4, 5)]
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = max(1, size)
+
+    def run(self, n: int, work: Callable[[slice], Part]) -> list[Part]:
+        """Results of the work on consecutive slices of 0 … n−1."""
+        parts: list[Part] = []
+        start = 0
+        while start < n:
+            stop = min(start + self.size, n)
+            part, fits = _attempt(work, slice(start, stop))
+            if fits:
+                parts.append(part)
+                start = stop
+                continue
+            self.size = max(1, (stop - start) // 2)
+            # The tensors of the failed attempt are in reference cycles with its traceback.
+            gc.collect()
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+        return parts
+
+
+def _attempt(work: Callable[[slice], Any], rows: slice) -> tuple[Any, bool]:
+    """Return the result and True, or None and False where memory ran out and fewer rows may help."""
+    try:
+        return work(rows), True
+    except RuntimeError as error:
+        if rows.stop - rows.start == 1 or not _out_of_memory(error):
+            raise
+        return None, False
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,166 @@
+"""True outcomes by training: a fresh copy of a model on the tasks of a subset, and what it does on the targets.
+
+The slow and true outcome function, which estimates are held against. Small models are trained many at a time (see
+training.py); `whence.measure` makes the loop over subsets durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from whence.errors import InputError, some_of
+from whence.estimators.memory import Chunks, free_bytes
+from whence.estimators.problem import Batched, Problem, State
+from whence.estimators.recipe import Recipe
+from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
+from whence.estimators.training import bytes_per_model, train
+from whence.examples import Given
+from whence.functional import Filter
+from whence.losses import Loss
+
+Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
+MOST_AT_ONCE = 256
+
+
+class Retrain:
+    """Outcome function that trains a fresh copy of the model on each subset, and evaluates it on the targets.
+
+    The empty subset leaves the model as it is. A training that diverges gives NaN. Runs are those of a plain loop over
+    batches with ``torch.optim``, to floating-point tolerance, whether they are made one at a time or side by side.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Gives outputs (n, C) for a batch of inputs. It is copied, never changed.
+    tasks : mapping of str to (inputs, labels) or Dataset
+        The groups of examples that subsets are made of.
+    targets : (inputs, labels), Dataset, or mapping of str to those
+        What the trained model is judged on.
+    recipe : Recipe
+        How to train.
+    loss : {"cross_entropy", "logistic", "squared"} or Loss
+    metrics : str or list of str
+        Of "loss", "accuracy", "margin".
+    per_query : bool
+        Whether every query is an outcome of its own, instead of their mean.
+    init : callable, optional
+        ``init(seed)`` returns where a run starts: a module like ``model``, or a mapping of names to tensors, of which
+        the trained parameters are taken. Runs start from the weights of ``model`` where not given.
+    params : str, iterable of str or callable, optional
+        Which parameters to train; those that require a gradient where not given.
+    device : str or device, optional
+        Where to train; where the model is, if not given.
+    batched : bool or "auto"
+        Whether runs are made side by side. "auto": where the model allows it and, on a processor, is small.
+    batch_size : int, optional
+        How many runs side by side; as many as memory allows, up to 256, where not given.
+
+    Attributes
+    ----------
+    task_names : tuple of str
+    maximize : tuple of str
+        Outcomes for which higher is better.
+    provenance : dict of str to str
+        How the outcomes were made.
+
+    Examples
+    --------
+    >>> inputs = torch.eye(4)
+    >>> tasks = {"zeros": (inputs[:2], torch.tensor([0, 0])), "ones": (inputs[2:], torch.tensor([1, 1]))}
+    >>> model = nn.Linear(4, 2, bias=False)
+    >>> _ = nn.init.zeros_(model.weight)
+    >>> target = (inputs, torch.tensor([0, 0, 1, 1]))
+    >>> outcome = Retrain(model, tasks, target, Recipe(steps=20, lr=0.1), metrics="accuracy")
+    >>> outcome([1, 1], seed=0)["accuracy"]
+    1.0
+    >>> outcome.batch([[0, 0], [1, 0], [1, 1]], [0, 0, 0])["accuracy"]
+    array([0.5, 0.5, 1. ])
+    """
+
+    batch: Callable[[ArrayLike, ArrayLike], dict[str, Floats]]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tasks: Given,
+        targets: Given,
+        recipe: Recipe,
+        *,
+        loss: str | Loss = "cross_entropy",
+        metrics: str | list[str] = "loss",
+        per_query: bool = False,
+        init: Init | None = None,
+        params: Filter = None,
+        device: torch.device | str | None = None,
+        batched: Batched = "auto",
+        batch_size: int | None = None,
+    ) -> None:
+        self.recipe, self.init = recipe, init
+        self.problem = Problem(
+            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
+            batched=batched, full_batches=recipe.batch_size is None,
+        )  # fmt: skip
+        self.task_names = self.problem.task_names
+        self.maximize = self.problem.maximize
+        if init is not None:
+            self._drawn(0)
+        if self.problem.batched:
+            fits = free_bytes(self.problem.device) // bytes_per_model(self.problem, recipe)
+            self._chunks = Chunks(min(fits, MOST_AT_ONCE) if batch_size is None else batch_size)
+            # Only an outcome function that gains from it offers batches; others can be spread over processes.
+            if self.batch_size > 1:
+                self.batch = self._batch
+
+    @property
+    def batch_size(self) -> int:
+        """Number of runs that are made side by side."""
+        return self._chunks.size if self.problem.batched else 1
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """How the outcomes were made."""
+        return {"outcomes": "retraining", "recipe": str(self.recipe)}
+
+    def __call__(self, subset: Any, seed: int) -> dict[str, Any]:
+        """Outcomes of one subset: weights (K,), or the names of its tasks."""
+        found = self._outcomes(as_subset(subset, self.task_names), as_seeds([seed], 1))
+        return {name: value[0] if self.problem.per_query else float(value[0]) for name, value in found.items()}
+
+    def _batch(self, subsets: ArrayLike, seeds: ArrayLike) -> dict[str, Floats]:
+        """Outcomes of subsets (m, K), each trained with its own seed."""
+        rows = as_subsets(subsets, self.task_names)
+        each = as_seeds(seeds, len(rows))
+        parts = self._chunks.run(len(rows), lambda part: self._outcomes(rows[part], each[part]))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _outcomes(self, subsets: Floats, seeds: Seeds) -> dict[str, Floats]:
+        return self.problem.outcomes(train(self.problem, self.recipe, self._start(seeds), subsets, seeds))
+
+    def _start(self, seeds: Seeds) -> State:
+        """Where runs start, stacked."""
+        if self.init is None:
+            return {name: value.repeat(len(seeds), *[1] * value.ndim) for name, value in self.problem.start.items()}
+        drawn = [self._drawn(int(seed)) for seed in seeds]
+        return {name: torch.stack([state[name] for state in drawn]) for name in self.problem.start}
+
+    def _drawn(self, seed: int) -> State:
+        """Where one run starts, as the user's function has it."""
+        assert self.init is not None
+        with self.problem.own_randomness(seed):
+            given = self.init(seed)
+        state = given.state_dict() if isinstance(given, nn.Module) else dict(given)
+        start = dict(self.problem.start)
+        for name in self.problem.trained:
+            if name not in state:
+                raise InputError(f"What init({seed}) returned has no {name!r}. It has: {some_of(state)}.")
+            if state[name].shape != start[name].shape:
+                found, wanted = tuple(state[name].shape), tuple(start[name].shape)
+                raise InputError(f"{name!r} of what init({seed}) returned must have shape {wanted}. Got {found}.")
+            start[name] = state[name].detach().to(start[name])
+        return start

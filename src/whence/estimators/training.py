@@ -1,0 +1,111 @@
+"""Training on subsets: many models at once, their parameters stacked, or one after the other with the same result.
+
+The models of a stack do not know of each other, so the gradient of the sum of their losses by the stacked parameters
+is the gradient of each: one backward pass and one call of the optimizer serve all of them, and a graphics card runs as
+many kernels as for a single model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from whence.estimators.problem import Problem, State, side_by_side, unstacked
+from whence.estimators.recipe import Recipe
+from whence.estimators.sampling import Floats, Rows, draw_batches, example_shares
+from whence.examples import Inputs
+
+Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts
+OPTIMIZER_COPIES = {"adamw": 2, "sgd": 1}  # numbers that the optimizer remembers per parameter, at most
+
+
+def train(
+    problem: Problem, recipe: Recipe, state: State, subsets: Floats, seeds: Rows, steps: int | None = None
+) -> State:
+    """Stacked states after training each on its subset; the empty subset leaves its state as it is.
+
+    Parameters
+    ----------
+    state : State
+        Where training starts, stacked (m, ...); it is overwritten.
+    subsets : ndarray of shape (m, K)
+    seeds : ndarray of shape (m,)
+        What the examples of each run are drawn with.
+    steps : int, optional
+        How many of the recipe's steps to take; all of them where not given.
+    """
+    steps = recipe.steps if steps is None else steps
+    learning = np.flatnonzero(subsets.sum(1) > 0)
+    for rows in [learning] if problem.batched and len(learning) else learning[:, None]:
+        place = torch.from_numpy(rows).to(problem.device)
+        part = {name: value[place] for name, value in state.items()}
+        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps)
+        if problem.batched:
+            part = _descend(problem, recipe, part, batches, stacked=True)
+        else:
+            with problem.own_randomness(int(seeds[rows[0]])):  # only here may the model draw any, as dropout does
+                part = _descend(problem, recipe, unstacked(part)[0], batches, stacked=False)
+        for name, value in part.items():
+            state[name][place] = value
+    return state
+
+
+def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
+    """Bytes that training takes for each model of a stack: weights, gradients, optimizer, examples, activations."""
+    weights = sum(problem.start[name].nbytes for name in problem.trained)
+    row = problem.bytes_per_row + sum(int(leaf[:1].nbytes) for leaf in tree_leaves(problem.tasks.inputs))
+    # Weights where they start and where they are now, two copies of the gradient while it is added up, the optimizer.
+    return (4 + OPTIMIZER_COPIES[recipe.optimizer]) * weights + (recipe.batch_size or len(problem.tasks)) * row
+
+
+def _descend(problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], *, stacked: bool) -> State:
+    """Take the steps of the recipe."""
+    dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
+    losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
+    leaves = [state[name].requires_grad_() for name in problem.trained]
+    optimizer = recipe.make_optimizer(leaves)
+    for step, (inputs, labels, weights) in enumerate(batches):
+        # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
+        torch.autograd.backward((losses(state, inputs, labels) * weights).sum(), inputs=leaves)
+        if recipe.clip is not None:
+            _clip([leaf.grad for leaf in leaves if leaf.grad is not None], recipe.clip, stacked=stacked)
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return {name: value.detach() for name, value in state.items()}
+
+
+def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
+    """Shorten the gradients of each model together to the given norm; as ``torch.nn.utils.clip_grad_norm_``."""
+    flat = [gradient.flatten(1) if stacked else gradient.flatten() for gradient in gradients]
+    norm = torch.cat([part.norm(dim=-1, keepdim=True) for part in flat], dim=-1).norm(dim=-1)
+    factor = (longest / (norm + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)) if stacked else factor)
+
+
+def _batches(problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int) -> Iterator[Batch]:
+    """Yield the batch of every step: of stacked models, or of the only one without its leading dimension."""
+    tasks, device = problem.tasks, problem.device
+    if recipe.batch_size is None:
+        yield from [_all_examples(problem, recipe, subsets)] * steps
+        return
+    for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps):
+        rows = torch.from_numpy(drawn if problem.batched else drawn[0]).to(device, non_blocking=True)
+        yield *tasks.rows(rows), 1 / recipe.batch_size
+
+
+def _all_examples(problem: Problem, recipe: Recipe, subsets: Floats) -> Batch:
+    """All examples with the weight they have for each model; for the only model, those of its subset."""
+    weights = torch.from_numpy(example_shares(subsets, problem.tasks.sizes, recipe.weighting)).to(problem.device)
+    weights = weights.to(next(iter(problem.start.values())).dtype)
+    if problem.batched:
+        return problem.tasks.inputs, problem.tasks.labels, weights
+    inside = weights[0].nonzero()[:, 0]
+    return *problem.tasks.rows(inside), weights[0][inside]

@@ -1,0 +1,378 @@
+"""Retraining: one model at a time or many side by side, held against a plain loop with torch.optim."""
+
+from __future__ import annotations
+
+import copy
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whence
+from whence import DataWarning, InputError, Recipe, Retrain
+from whence.estimators.sampling import draw_batches, example_shares
+
+N_TASKS, SIZES, WIDTH, CLASSES = 4, (7, 5, 9, 6), 6, 3
+SUBSETS = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])
+SEEDS = np.array([3, 1, 4, 1, 5])
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.block = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, norm_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, tokens):
+        return self.head(self.block(self.embed(tokens))[:, -1])
+
+
+class Tied(nn.Module):
+    """One matrix in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.second = nn.Linear(WIDTH, WIDTH)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+class Convolution(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 4, 2), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 2, CLASSES)
+        )
+
+    def forward(self, x):
+        return self.layers(x.view(-1, 1, 2, 3))
+
+
+MODELS = {
+    "linear": lambda: nn.Linear(WIDTH, CLASSES),
+    "mlp": lambda: nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.LayerNorm(8), nn.Linear(8, CLASSES)),
+    "batch norm": lambda: nn.Sequential(nn.Linear(WIDTH, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, CLASSES)),
+    "convolution": Convolution,
+    "tied weights": Tied,
+    "attention": Attention,
+}
+RECIPES = {
+    "adamw": Recipe(steps=12, lr=0.03, batch_size=4, weight_decay=0.1),
+    "adamw, cosine": Recipe(
+        steps=9, lr=0.05, batch_size=4, schedule="cosine", warmup=3, betas=(0.8, 0.95), eps=1e-3, weighting="task"
+    ),
+    "sgd": Recipe(steps=12, lr=0.2, optimizer="sgd", batch_size=4),
+    "sgd, nesterov": Recipe(
+        steps=9,
+        lr=0.1,
+        optimizer="sgd",
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=0.01,
+        schedule="linear",
+        batch_size=3,
+    ),
+    "clipped": Recipe(steps=9, lr=0.5, optimizer="sgd", clip=0.3, batch_size=5),
+    "full batches": Recipe(steps=9, lr=0.1, batch_size=None),
+    "full batches, tasks": Recipe(steps=9, lr=0.3, optimizer="sgd", batch_size=None, weighting="task", clip=0.2),
+}
+
+
+def make(kind, seed=0):
+    torch.manual_seed(seed)
+    return MODELS[kind]().double()
+
+
+def group(n, seed, kind="mlp"):
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(CLASSES, (n,), generator=generator)
+    if kind == "attention":
+        return torch.randint(11, (n, 5), generator=generator), labels
+    return torch.randn(n, WIDTH, generator=generator, dtype=torch.float64), labels
+
+
+def data(kind="mlp"):
+    tasks = {f"task {k}": group(size, k, kind) for k, size in enumerate(SIZES)}
+    return tasks, group(10, 99, kind)
+
+
+def by_hand(model, tasks, recipe, subset, seed):
+    """A plain loop over batches: the copy of the model after training."""
+    model = copy.deepcopy(model)
+    if not subset.any():
+        return model.eval()
+    inputs, labels = (torch.cat(parts) for parts in zip(*tasks.values(), strict=True))
+    if recipe.optimizer == "adamw":
+        optimizer = torch.optim.AdamW(
+            model.parameters(), recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay
+        )
+    else:
+        optimizer = torch.optim.SGD(
+            model.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
+        )
+    decay = {"constant": lambda x: 1, "linear": lambda x: 1 - x, "cosine": lambda x: 0.5 + 0.5 * math.cos(math.pi * x)}
+
+    def factor(t):
+        if t < recipe.warmup:
+            return (t + 1) / recipe.warmup
+        return decay[recipe.schedule]((t - recipe.warmup) / (recipe.steps - recipe.warmup))
+
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    sizes = np.array(SIZES)
+    if recipe.batch_size is None:
+        share = torch.from_numpy(example_shares(subset[None], sizes, recipe.weighting)[0])
+        inside = torch.nonzero(share)[:, 0]
+        steps = [(inside, share[inside])] * recipe.steps
+    else:
+        drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps)
+        steps = [(torch.from_numpy(rows[0]), torch.full((rows.shape[1],), 1 / rows.shape[1])) for rows in drawn]
+    model.train()
+    for rows, share in steps:
+        optimizer.zero_grad()
+        losses = nn.functional.cross_entropy(model(inputs[rows]), labels[rows], reduction="none")
+        (losses * share).sum().backward()
+        if recipe.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimizer.step()
+        schedule.step()
+    return model.eval()
+
+
+def judged(model, target):
+    with torch.no_grad():
+        return nn.functional.cross_entropy(model(target[0]), target[1], reduction="none").numpy()
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+@pytest.mark.parametrize("batched", [True, False])
+def test_every_recipe_is_the_plain_loop(recipe, batched):
+    model, (tasks, target) = make("mlp"), data()
+    outcome = Retrain(model, tasks, target, recipe, per_query=True, batched=batched)
+    expected = [judged(by_hand(model, tasks, recipe, *run), target) for run in zip(SUBSETS, SEEDS, strict=True)]
+    if batched:
+        found = outcome.batch(SUBSETS, SEEDS)["loss"]
+    else:
+        found = np.array([outcome(subset, seed)["loss"] for subset, seed in zip(SUBSETS, SEEDS, strict=True)])
+    # Metrics are computed in single precision.
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_model_side_by_side_is_the_plain_loop(kind):
+    model, (tasks, target) = make(kind), data(kind)
+    recipe = Recipe(steps=10, lr=0.02, batch_size=5)
+    outcome = Retrain(model, tasks, target, recipe, per_query=True, batched=True)
+    expected = [judged(by_hand(model, tasks, recipe, *run), target) for run in zip(SUBSETS, SEEDS, strict=True)]
+    np.testing.assert_allclose(outcome.batch(SUBSETS, SEEDS)["loss"], expected, rtol=2e-6, atol=1e-6)
+    alone = Retrain(model, tasks, target, recipe, per_query=True, batched=False)
+    np.testing.assert_allclose(alone(SUBSETS[2], 4)["loss"], expected[2], rtol=2e-6, atol=1e-6)
+
+
+def test_single_precision_agrees_to_single_precision():
+    model, (tasks, target) = make("mlp").float(), data()
+    tasks = {name: (inputs.float(), labels) for name, (inputs, labels) in tasks.items()}
+    target = (target[0].float(), target[1])
+    recipe = Recipe(steps=30, lr=0.01, batch_size=8)
+    many = Retrain(model, tasks, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    alone = Retrain(model, tasks, target, recipe, batched=False)
+    one_by_one = [alone(subset, seed)["loss"] for subset, seed in zip(SUBSETS, SEEDS, strict=True)]
+    np.testing.assert_allclose(many, one_by_one, rtol=1e-4)
+
+
+@pytest.mark.parametrize("recipe", ["adamw", "full batches"])
+def test_results_depend_neither_on_chunks_nor_on_order(recipe):
+    model, (tasks, target) = make("mlp"), data()
+    settings = {"recipe": RECIPES[recipe], "batched": True, "per_query": True}
+    together = Retrain(model, tasks, target, **settings).batch(SUBSETS, SEEDS)["loss"]
+    for size in (2, 3):
+        some = Retrain(model, tasks, target, batch_size=size, **settings).batch(SUBSETS, SEEDS)["loss"]
+        np.testing.assert_allclose(some, together, rtol=1e-6)
+    order = [4, 2, 0, 3, 1]
+    shuffled = Retrain(model, tasks, target, **settings).batch(SUBSETS[order], SEEDS[order])["loss"]
+    np.testing.assert_allclose(shuffled, together[order], rtol=1e-6)
+
+
+def test_another_seed_is_another_run_and_the_same_seed_the_same():
+    model, (tasks, target) = make("mlp"), data()
+    outcome = Retrain(model, tasks, target, RECIPES["adamw"])
+    first, again, other = outcome.batch(SUBSETS[[3, 3, 3]], [1, 1, 2])["loss"]
+    assert first == again
+    assert abs(first - other) > 1e-4
+
+
+def test_the_empty_subset_is_the_model_as_it_is():
+    model, (tasks, target) = make("batch norm"), data()
+    outcome = Retrain(model, tasks, target, RECIPES["adamw"], per_query=True)
+    np.testing.assert_allclose(outcome([0, 0, 0, 0], seed=7)["loss"], judged(model.eval(), target), rtol=1e-6)
+
+
+def test_the_model_that_is_given_is_not_changed_and_later_changes_to_it_do_not_matter():
+    model, (tasks, target) = make("batch norm"), data()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for batched in (True, False):
+        outcome = Retrain(model, tasks, target, RECIPES["adamw"], batched=batched)
+        first = outcome([1, 1, 1, 1], seed=0)
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        with torch.no_grad():
+            model[0].weight.zero_()
+        assert outcome([1, 1, 1, 1], seed=0) == first
+        model.load_state_dict(before)
+
+
+def test_a_training_that_diverges_is_nan_and_leaves_the_others_alone():
+    model, (tasks, target) = make("mlp"), data()
+    broken = {**tasks, "task 3": (tasks["task 3"][0] * torch.inf, tasks["task 3"][1])}
+    recipe = RECIPES["adamw"]
+    found = Retrain(model, broken, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    expected = Retrain(model, tasks, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    assert np.isnan(found).tolist() == (SUBSETS[:, 3] > 0).tolist()
+    np.testing.assert_allclose(found[SUBSETS[:, 3] == 0], expected[SUBSETS[:, 3] == 0])
+    assert math.isnan(Retrain(model, broken, target, recipe, batched=False)(["task 3"], 0)["loss"])
+
+
+def test_dropout_falls_back_to_one_model_at_a_time_and_says_so():
+    model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES)).double()
+    tasks, target = data()
+    with pytest.warns(DataWarning, match="one at a time: the model draws random numbers in training"):
+        outcome = Retrain(model, tasks, target, RECIPES["adamw"])
+    assert not hasattr(outcome, "batch")
+    state = torch.get_rng_state()
+    assert outcome([1, 1, 1, 1], 5) == outcome([1, 1, 1, 1], 5)
+    assert outcome([1, 1, 1, 1], 5) != outcome([1, 1, 1, 1], 6)
+    assert torch.equal(state, torch.get_rng_state())
+    with pytest.raises(InputError, match=r"cannot be run side by side: .* Give batched=False"):
+        Retrain(model, tasks, target, RECIPES["adamw"], batched=True)
+
+
+def test_full_batches_with_batch_normalisation_are_made_of_the_subset_alone():
+    model, (tasks, target) = make("batch norm"), data()
+    recipe = RECIPES["full batches"]
+    with pytest.warns(DataWarning, match="full batches must hold the examples of one subset only"):
+        outcome = Retrain(model, tasks, target, recipe, per_query=True)
+    expected = judged(by_hand(model, tasks, recipe, SUBSETS[0], 0), target)
+    np.testing.assert_allclose(outcome(SUBSETS[0], 0)["loss"], expected, rtol=2e-6, atol=1e-6)
+
+
+def test_a_large_model_on_a_processor_is_trained_alone():
+    tasks, target = data()
+    model = nn.Sequential(nn.Linear(WIDTH, 30_000), nn.Linear(30_000, CLASSES)).double()
+    assert not hasattr(Retrain(model, tasks, target, RECIPES["adamw"]), "batch")
+    assert hasattr(Retrain(model, tasks, target, RECIPES["adamw"], batched=True), "batch")
+
+
+def test_a_start_for_every_seed():
+    tasks, target = data()
+    recipe = RECIPES["sgd"]
+    for init in (lambda seed: make("mlp", seed), lambda seed: dict(make("mlp", seed).named_parameters())):
+        outcome = Retrain(make("mlp"), tasks, target, recipe, init=init, per_query=True)
+        found = outcome.batch(SUBSETS, SEEDS)["loss"]
+        for row, (subset, seed) in enumerate(zip(SUBSETS, SEEDS, strict=True)):
+            expected = judged(by_hand(make("mlp", seed), tasks, recipe, subset, seed), target)
+            np.testing.assert_allclose(found[row], expected, rtol=2e-6, atol=1e-6)
+
+
+def test_a_start_that_does_not_fit_is_refused():
+    tasks, target = data()
+    with pytest.raises(InputError, match=r"init\(0\) returned has no '0.weight'"):
+        Retrain(make("mlp"), tasks, target, RECIPES["sgd"], init=lambda seed: {"weight": torch.zeros(2)})
+    with pytest.raises(InputError, match=r"must have shape \(3, 6\). Got \(3, 7\)"):
+        Retrain(make("linear"), tasks, target, RECIPES["sgd"], init=lambda seed: nn.Linear(7, CLASSES))
+
+
+def test_only_the_chosen_parameters_are_trained():
+    model, (tasks, target) = make("mlp"), data()
+    recipe = RECIPES["adamw"]
+    frozen = copy.deepcopy(model)
+    for name, value in frozen.named_parameters():
+        value.requires_grad_(name.startswith("3."))
+    expected = judged(by_hand(frozen, tasks, recipe, SUBSETS[2], 4), target)
+    for outcome in (
+        Retrain(model, tasks, target, recipe, params="3.*", per_query=True),
+        Retrain(frozen, tasks, target, recipe, per_query=True),
+    ):
+        np.testing.assert_allclose(outcome(SUBSETS[2], 4)["loss"], expected, rtol=2e-6, atol=1e-6)
+
+
+def test_several_targets_metrics_and_directions():
+    model, (tasks, target) = make("mlp"), data()
+    first, second = (target[0][:4], target[1][:4]), (target[0][4:], target[1][4:])
+    outcome = Retrain(model, tasks, {"a": first, "b": second}, RECIPES["adamw"], metrics=["loss", "accuracy"])
+    found = outcome([1, 1, 1, 1], 0)
+    assert list(found) == ["a/loss", "b/loss", "a/accuracy", "b/accuracy"]
+    trained = by_hand(model, tasks, RECIPES["adamw"], np.ones(N_TASKS), 0)
+    assert found["b/loss"] == pytest.approx(judged(trained, second).mean(), rel=1e-5)
+    with torch.no_grad():
+        assert found["a/accuracy"] == pytest.approx(float((trained(first[0]).argmax(1) == first[1]).double().mean()))
+    assert outcome.maximize == ("a/accuracy", "b/accuracy")
+
+
+def test_measured_it_is_a_table():
+    model, (tasks, target) = make("mlp"), data()
+    outcome = Retrain(model, tasks, target, RECIPES["adamw"], metrics=["loss", "accuracy"], batch_size=3)
+    runs = whence.measure(outcome, whence.Bernoulli(0.5), n=7, seed=1)
+    assert runs.task_names == tuple(tasks)
+    assert runs.target_names == ("loss", "accuracy")
+    assert runs.maximize == (False, True)
+    assert runs.provenance["recipe"] == "12 steps of adamw, lr 0.03, batches of 4, weight_decay 0.1"
+    assert np.isfinite(runs.values).all()
+
+
+def test_inputs_of_several_tensors():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(WIDTH, CLASSES)
+
+        def forward(self, left, right):
+            return self.head(left - right)
+
+    torch.manual_seed(0)
+    model = Two().double()
+    tasks, target = data()
+    double = {name: ({"left": 2 * x, "right": x}, y) for name, (x, y) in tasks.items()}
+    plain = nn.Sequential(model.head)
+    found = Retrain(model, double, ({"left": 2 * target[0], "right": target[0]}, target[1]), RECIPES["sgd"])
+    expected = Retrain(plain, tasks, target, RECIPES["sgd"])
+    np.testing.assert_allclose(found.batch(SUBSETS, SEEDS)["loss"], expected.batch(SUBSETS, SEEDS)["loss"])
+
+
+def test_bad_input_is_refused_in_one_sentence():
+    model, (tasks, target) = make("mlp"), data()
+    outcome = Retrain(model, tasks, target, RECIPES["sgd"])
+    with pytest.raises(InputError, match=r"a column for each of the 4 tasks \(task 0, .*shape \(1, 3\)"):
+        outcome([1, 0, 1], 0)
+    with pytest.raises(InputError, match="no task 'task 9'"):
+        outcome(["task 9"], 0)
+    with pytest.raises(InputError, match="must be at least 0"):
+        outcome([1, -1, 0, 0], 0)
+    with pytest.raises(InputError, match="one seed per subset, 5 in all"):
+        outcome.batch(SUBSETS, [1, 2])
+    with pytest.raises(InputError, match=r"must be a torch.nn.Module. Got str"):
+        Retrain("model", tasks, target, RECIPES["sgd"])
+    with pytest.raises(InputError, match="Labels of the target must be from 0 to 2"):
+        Retrain(model, tasks, (target[0], target[1] + 1), RECIPES["sgd"])
+    with pytest.raises(InputError, match="no metric 'acuracy'"):
+        Retrain(model, tasks, target, RECIPES["sgd"], metrics="acuracy")
+
+
+def test_without_torch_one_sentence_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import whence; whence.Recipe; whence.Retrain"
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert failed.stderr.splitlines()[-1].endswith('whence.Retrain needs PyTorch: pip install "whence[torch]".')
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_graphics_card_the_result_is_the_same():
+    model, (tasks, target) = make("attention"), data("attention")
+    here = Retrain(model, tasks, target, RECIPES["adamw"], batched=True).batch(SUBSETS, SEEDS)["loss"]
+    there = Retrain(model, tasks, target, RECIPES["adamw"], device="cuda").batch(SUBSETS, SEEDS)["loss"]
+    np.testing.assert_allclose(there, here, rtol=1e-5)
