@@ -11,7 +11,6 @@ from typing import Any
 from whence.errors import counted
 from whence.measuring.ledger import Ledger
 from whence.measuring.rows import Result
-from whence.progress import PATIENCE_SECONDS
 
 FIRST_LINE = 10.0  # seconds; later lines come ever more rarely, a twentieth of the time so far apart
 MOST_VALUES = 3
@@ -23,32 +22,41 @@ class Display:
     Parameters
     ----------
     ledger : Ledger
-    total : int
+    n_rows : int
         Rows to measure now.
-    lines : bool
-        Whether to print plain lines where stderr is not a terminal; a terminal gets a bar.
-    quiet : bool
-        Whether to show nothing at all.
+    by : str
+        Who measures, in words.
+    progress : bool or None
+        None for a bar where stderr is a terminal; True to say how it begins too, and to print plain lines elsewhere;
+        False for nothing at all.
     """
 
-    def __init__(self, ledger: Ledger, total: int, *, lines: bool = False, quiet: bool = False) -> None:
-        watched = sys.stderr.isatty()
-        self._ledger, self._total, self._count = ledger, total, 0
-        self._lines = lines and not watched and not quiet
-        self._bar: Any = self._make_bar() if watched and not quiet and total else None
+    def __init__(self, ledger: Ledger, n_rows: int, by: str = "", *, progress: bool | None = None) -> None:
+        watched = sys.stderr.isatty() and progress is not False and n_rows > 0
+        self._ledger, self._n_rows, self._count = ledger, n_rows, 0
+        self._total = ledger.status.size
+        self._before = self._total - n_rows
+        self._talks = progress is True and n_rows > 0
+        self._by = by
+        self._bar: Any = self._make_bar() if watched else None
         self._began = self._last = time.monotonic()
 
     def _make_bar(self) -> Any:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
+        from rich.table import Column
 
-        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=24)]
-        columns.append(TextColumn("{task.fields[state]}", markup=True))
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn(bar_width=20)]
+        columns.append(TextColumn("{task.fields[state]}", markup=False, table_column=Column(no_wrap=True)))
         bar = Progress(*columns, console=Console(stderr=True), transient=True, refresh_per_second=4)
-        self._task = bar.add_task("Measuring", total=self._total, visible=False, state="")
+        state = f"{self._before} of {self._total}"
+        self._task = bar.add_task("Measuring", total=self._total, completed=self._before, state=state)
         return bar
 
     def __enter__(self) -> Display:
+        if self._talks:
+            before = f" ({self._before} of {self._total} are there)" if self._before else ""
+            print(f"Measuring {counted(self._n_rows, 'row')}{before}{self._by}.", file=sys.stderr, flush=True)
         if self._bar:
             self._bar.start()
         return self
@@ -62,19 +70,19 @@ class Display:
         self._count += len(settled)
         now = time.monotonic()
         elapsed = now - self._began
-        if self._bar and elapsed > PATIENCE_SECONDS:
-            self._bar.update(self._task, completed=self._count, visible=True, state=self._state(elapsed, settled))
-        elif self._lines and now - self._last > max(FIRST_LINE, elapsed / 20):
+        if self._bar:
+            self._bar.update(self._task, completed=self._before + self._count, state=self._state(elapsed, settled))
+        elif self._talks and now - self._last > max(FIRST_LINE, elapsed / 20):
             self._last = now
             print(f"measured {self._state(elapsed, settled)}", file=sys.stderr, flush=True)
 
     def _state(self, elapsed: float, settled: Sequence[Result]) -> str:
         each = elapsed / self._count
         parts = [
-            f"{self._count} of {self._total}",
+            f"{self._before + self._count} of {self._total}",
             f"{self._ledger.failed} failed" if self._ledger.failed else "",
             f"{duration(each)} a row" if each > 1 else f"{1 / each:.3g} rows/s",
-            f"{duration(each * (self._total - self._count))} to go",
+            f"{duration(each * (self._n_rows - self._count))} to go",
             latest(settled),
         ]
         return " · ".join(part for part in parts if part)

@@ -113,11 +113,10 @@ class Ledger:
         """Table of all rows, the first replicate of every subset before the second of any; NaN where not measured."""
         plan = self.plan
         provenance = {"source": source, "outcome_fn": plan.outcome_fn, "design": plan.design, "seed": str(plan.seed)}
-        targets: Any = self.targets
-        values, up = self.values.reshape(-1, len(targets)), plan.maximize
+        targets, values, up = self.targets, self.values, plan.maximize
         if not targets:  # nothing is known of them yet
-            targets, values, up = (ALONE,), np.full((self.status.size, 1), np.nan), ()
-        subsets = np.tile(plan.subsets, (plan.seeds, 1))
+            targets, values, up = (ALONE,), np.full((*plan.shape, 1), np.nan), ()
+        values, subsets = values.reshape(-1, len(targets)), np.tile(plan.subsets, (plan.seeds, 1))
         return Outcomes(subsets, values, plan.task_names, targets, up, provenance | plan.provenance)
 
 

@@ -11,7 +11,7 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import DataWarning, InputError
+from whence.errors import DataWarning, InputError, counted
 from whence.measuring.display import Display
 from whence.measuring.inline import in_batches, one_by_one
 from whence.measuring.journal import FAILURES, Journal, open_journal
@@ -157,6 +157,15 @@ class Workers:
                 "'jobs' and 'timeout'."
             )
 
+    def described(self, outcome_fn: Any) -> str:
+        """Say who measures."""
+        if takes_batches(outcome_fn):
+            return " in batches, in this process"
+        if self.engine == "inline":
+            return " in this process"
+        where = " on Ray" if self.engine == "ray" else ""
+        return f" with {counted(self.count(), 'worker')}{where}, {counted(self.threads, 'thread')} each"
+
     def count(self) -> int:
         """Number of workers."""
         from joblib import cpu_count
@@ -184,7 +193,7 @@ def carry_out(
         todo = list(plan.jobs(ledger.wanted(retry=retry)))
         results = _results(outcome_fn, plan, todo, workers)
         # Closed, so that workers end at once and not when the error that ended the loop is forgotten.
-        with closing(results), Display(ledger, len(todo), lines=progress is True, quiet=progress is False) as display:
+        with closing(results), Display(ledger, len(todo), workers.described(outcome_fn), progress=progress) as display:
             for finished in results:
                 display.show(books.book(finished))
     return ledger
