@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.reduction import ForkingPickler
@@ -44,7 +45,7 @@ class RayEngine:
         gpus: float,
         threads: int,
     ) -> None:
-        packed = pack(outcome_fn, task_names)
+        packed = sys.path, pack(outcome_fn, task_names)
         self._ray = ray = _import_ray()
         self._began = not ray.is_initialized()
         if self._began:
@@ -122,8 +123,9 @@ class _Tail(io.TextIOBase):
 class _Actor:
     """What runs in the cluster."""
 
-    def __init__(self, packed: bytes) -> None:
-        self._packed = packed
+    def __init__(self, packed: tuple[list[str], bytes]) -> None:
+        places, self._packed = packed
+        sys.path += [place for place in places if place not in sys.path]
 
     def load(self) -> Ready | Broken:
         try:

@@ -20,7 +20,7 @@ import platform
 import warnings
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -178,6 +178,11 @@ class Journal:
     def book(self, results: Sequence[Result]) -> list[Result]:
         """Make results durable, then book them; see `Ledger.book`."""
         settled = [self.ledger.settle(result) for result in results]
+        with _in_words(self.folder):
+            self._write(settled)
+        return self.ledger.book(settled)
+
+    def _write(self, settled: Sequence[Result]) -> None:
         lines = []
         if self.ledger.targets and not self._named:
             lines.append(as_line({"targets": self.ledger.targets}))
@@ -194,7 +199,6 @@ class Journal:
         for job, reply in settled:
             if reply.values is not None and (job.row, job.replicate) in self.ledger.reasons:
                 self._report(job.row, job.replicate).unlink(missing_ok=True)
-        return self.ledger.book(settled)
 
     def _report(self, row: int, replicate: int) -> Path:
         return self.folder / FAILURES / f"row-{row}-replicate-{replicate}.txt"
@@ -220,12 +224,19 @@ class Journal:
 @contextmanager
 def open_journal(folder: Path, plan: Plan) -> Iterator[Journal]:
     """Open the journal of a new or an earlier run, which nobody else may write to meanwhile."""
-    lock = journal = None
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = Lock(folder)
-        journal = Journal(folder, plan)
+    with ExitStack() as stack:
+        with _in_words(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(closing(Lock(folder)))
+            journal = stack.enter_context(closing(Journal(folder, plan)))
         yield journal
+
+
+@contextmanager
+def _in_words(folder: Path) -> Iterator[None]:
+    """Say where it was, of what the user can put right."""
+    try:
+        yield
     except InputError as error:
         raise InputError(f"{folder}: {error}") from error
     except OSError as error:
@@ -233,11 +244,6 @@ def open_journal(folder: Path, plan: Plan) -> Iterator[Journal]:
             f"{folder}: cannot be written ({error.strerror or error}). Every finished row that is in it is kept: put "
             "this right and run the same again."
         ) from error
-    finally:
-        if journal:
-            journal.close()
-        if lock:
-            lock.close()
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:
