@@ -21,6 +21,7 @@ from whence.cli import tables
 from whence.cli.console import Answer, Page, Terminal, direction, hint_at_directions, politely, remark, title, to_json
 from whence.cli.evaluate import evaluate
 from whence.cli.measure import measure
+from whence.cli.report import report
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ Tasks are what a model is trained or prompted with. A file of runs has a
 row per run, a column per task (0/1, or a weight) and one per outcome.
 
 design subsets → measure them → fit · evaluate
-→ attribute · interactions · predict → select · suggest
+→ attribute · interactions · predict → select · suggest · report
 
 Example: whence attribute runs.csv --outcome loss --ignore run_id
 
@@ -174,6 +175,7 @@ def fit(runs: "Outcomes", *, seed: args.Seed = 0) -> Answer:
 
 
 verb(LOOK)(evaluate)
+verb(LOOK)(report)
 
 
 @verb(ASK)
@@ -233,7 +235,7 @@ def predict(
     import numpy as np
 
     rows = [args.subset_of(text, runs) for text in subset or ()]
-    rows += [] if subsets is None else list(args.read_subsets(subsets, runs))
+    rows += [] if subsets is None else list(args.read_subsets(subsets, runs.task_names).subsets)
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (as often as you like) or --subsets FILE.")
     targets = _targets(runs, target)

@@ -6,7 +6,7 @@ and quotes keep a comma within a name.
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import csv
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,6 +58,7 @@ LeaveOneOutRuns = Annotated[
 Effect = Annotated[float | None, typer.Option(metavar="SIZE", help="Say how many runs it takes to see it.")]
 TrainFraction = Annotated[float, typer.Option(metavar="SHARE", help="Of the subsets, to learn from.")]
 Rule = Annotated[RuleName, typer.Option(help="What a score is; shift is for mixtures.")]
+ReportRule = Annotated[RuleName | None, typer.Option(help="What a score is (else: by what the runs allow).")]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="Inclusion: how often a task is in.")]
 Kind = Annotated[KindName, typer.Option(help="With which of the other tasks.")]
 Target = Annotated[Names, _name("--target", help="Show only this outcome.")]
@@ -79,6 +80,7 @@ Aim = Annotated[SuggestBy, typer.Option("--by", help="To learn most, or to beat 
 
 # The answer.
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs here.")]
+PageFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the page here.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of whatever is random.", min=0)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
@@ -120,8 +122,11 @@ def subset_of(text: str, runs: "Outcomes") -> "Array":
     return runs.subset(numbers_of([text]))
 
 
-def read_subsets(path: Path, runs: "Outcomes") -> "Array":
-    """Return the subsets of a file with a column per task, (n, K); its other columns do not matter."""
+def read_subsets(path: Path, tasks: Sequence[str] | None) -> "Outcomes":
+    """Return the subsets of a file with a column per task; its other columns do not matter.
+
+    Where the tasks are not known, they are all columns but those without any number, which are yet to be measured.
+    """
     import numpy as np
     import pandas as pd
 
@@ -133,8 +138,10 @@ def read_subsets(path: Path, runs: "Outcomes") -> "Array":
         else:
             frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
         frame.columns = frame.columns.str.strip()
-        if missing := [name for name in runs.task_names if name not in frame]:
+        if tasks is None:
+            tasks = list(frame.columns[frame.notna().any()])
+        if missing := [name for name in tasks if name not in frame]:
             raise InputError(f"there is no column for {some_of(missing)}.")
-        return Outcomes(frame[list(runs.task_names)], np.zeros(len(frame))).subsets
+        return Outcomes(frame[list(tasks)], np.zeros(len(frame)))
     except (ValueError, ImportError) as error:  # what pandas cannot read, and what a table may not hold
         raise InputError(f"{path}: {error}") from error

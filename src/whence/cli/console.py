@@ -275,9 +275,9 @@ def in_options(sentence: str) -> str:
     >>> in_options("The 'max_size' must be from 1 to 4.")
     '--max-size must be from 1 to 4.'
     """
-    known = r"\b(ignore|rule|kind|by|size|target|exclude|include|costs?|budget|risk|n)"
+    known = r"\b(ignore|rule|kind|by|size|target|exclude|include|costs?|budget|risk|engine|tasks|n)"
     sentence = re.sub(
-        r"The '(size|max_size|keep_prob|train_fraction|risk)'( parameter)?( of \w+)? must",
+        r"The '(size|max_size|keep_prob|train_fraction|risk|effect|jobs|timeout)'( parameter)?( of \w+)? must",
         lambda found: f"--{found[1].replace('_', '-')} must",
         sentence,
     )

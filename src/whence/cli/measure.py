@@ -100,11 +100,12 @@ def measure(
         # What the user's file prints, as it is loaded or measures in this process, is not our answer.
         with redirect_stdout(sys.stderr):
             outcome_fn, beside = load_function(function)
+            known = args.names_of(tasks) or beside or getattr(outcome_fn, "task_names", None)
             plan = make_plan(
                 outcome_fn,
-                _design(design, n),
+                _design(design, n, known),
                 n,
-                tasks=args.names_of(tasks) or beside,
+                tasks=known,
                 seed=seed,
                 seeds=seeds,
                 maximize=args.names_of(maximize) or getattr(outcome_fn, "maximize", ()),
@@ -125,35 +126,22 @@ def measure(
             raise typer.Exit(1)
 
 
-def _design(text: str, n: int | None) -> Any:
+def _design(text: str, n: int | None, tasks: list[str] | None) -> Any:
     """Design of a text, or the subsets of a file."""
+    import whence
     from whence.designs import parse_design
 
     try:
         found = parse_design(text)
     except InputError:
-        if not Path(text).exists():
+        path = Path(text)
+        if not path.exists():
             raise
-        return _subsets_of(Path(text))
+        knows = path.is_dir() or path.suffix == ".npz"  # which of its columns are tasks
+        return whence.read_outcomes(path) if knows else args.read_subsets(path, tasks)
     if n is None and ":" in text:
         raise InputError(f"The design {text} draws as many subsets as you like: say how many, as in -n 100.")
     return found
-
-
-def _subsets_of(path: Path) -> Any:
-    """Subsets of a file: of its columns, those that are not outcomes. Empty ones are outcomes yet to be measured."""
-    import pandas as pd
-
-    import whence
-
-    if path.is_dir() or path.suffix in (".npz", ".parquet"):
-        return whence.read_outcomes(path)
-    try:
-        frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-    frame.columns = frame.columns.str.strip()
-    return frame.dropna(axis=1, how="all")
 
 
 def _tell_stopped(folder: Path) -> None:

@@ -69,7 +69,7 @@ def load_function(text: str) -> tuple[Any, list[str] | None]:
             source = Path(where).read_text(encoding="utf-8")
             module = _execute(Path(where), source)
             found = _named(module, name, where)
-            if not callable(getattr(found, "batch", None)):
+            if callable(found) and not callable(getattr(found, "batch", None)):
                 found = FunctionInFile(where, name, source, found)
         else:
             sys.path.insert(0, "")

@@ -98,8 +98,8 @@ def make_plan(outcome_fn: Any, design: Any, n: int | None, *, tasks: Any, seed: 
     if callable(getattr(design, "draw", None)):
         if names is None:
             raise InputError(
-                f"The tasks must be known to draw subsets of them: name them with tasks=['a', 'b', …], or give their "
-                f"number. The outcome function has no 'task_names', and {design} is a design for any tasks."
+                f"The tasks must be known to draw subsets of them: name them with tasks=, or give their number. The "
+                f"outcome function has no 'task_names', and {design} is a design for any tasks."
             )
         text, subsets = str(design), np.array(design.draw(len(names), n, seed=seed), dtype=np.float64)
         if subsets.ndim != 2 or subsets.shape[1] != len(names) or not len(subsets):
