@@ -110,11 +110,10 @@ def target_scores(model: Model) -> list[dict[str, Any]]:
     """Return how well each target is predicted in cross-validation, by the surrogate chosen for it."""
     found = {}
     for part in model.parts:
-        chosen = next((trial for trial in part.trials if trial.name == part.name), None)
         for place, t in enumerate(part.targets):
             row: dict[str, Any] = {"target": model.target_names[t], "surrogate": part.name}
             for score in ("lds", "residual_error", "coverage"):
-                row[score] = float(getattr(chosen, score)[place]) if chosen else math.nan
+                row[score] = float(getattr(part.chosen, score)[place]) if part.chosen else math.nan
             found[t] = row
     return [found[t] for t in sorted(found)]
 

@@ -230,6 +230,30 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         """Std (c, T) of the combinations ``contrasts`` (c, n), each adding up to 0, of g at n subsets."""
         return np.sqrt(self._variance_along(contrasts @ np.asarray(X, dtype=np.float64)))
 
+    def run_variance(self, target: int = 0) -> tuple[Floats, Floats, float]:
+        """Centre c (K,), matrix Q (K, K) and constant v: a new run of s has the variance (s − c)ᵀ Q (s − c) + v.
+
+        The square of the std that `predict` gives, written out for those who compute it elsewhere.
+        """
+        check_is_fitted(self)
+        n_tasks = len(self.coef_)
+        constant = float(self._variance[target] / self._total_weight + self.noise_std_[target] ** 2)
+        if self._active:
+            active, covariance = self._active[target]
+            Q = np.zeros((n_tasks, n_tasks))
+            Q[np.ix_(active, active)] = covariance * self._variance[target]
+            return self._subset_mean, Q, constant
+        basis, spectrum, shares = self._basis, self._spectrum[:, None], self._beliefs[:, target]
+        spread = shares * self._variances[:, target]
+        Q = (basis * (1 / (spectrum + self._alphas) @ spread)) @ basis.T
+        if self.penalty == "ridge":
+            Q += (np.eye(n_tasks) - basis @ basis.T) * (spread / self._alphas).sum()
+        if len(self._alphas) > 1:
+            coef = (basis.T @ self.coef_[:, target])[:, None]
+            moves = basis @ (coef * (spectrum + self.alpha_[target]) / (spectrum + self._alphas) - coef)
+            Q += (moves * shares) @ moves.T
+        return self._subset_mean, np.asarray(Q), constant
+
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
         centred = np.asarray(X, dtype=np.float64) - self._subset_mean

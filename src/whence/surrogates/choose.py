@@ -6,6 +6,7 @@ training runs only, and a subset's replicates are always held out together.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,9 @@ class Trial:
     coverage: Array
     factor: Array  # what its std has to be multiplied with for intervals to hold
     seconds: float
+    runs: NDArray[np.intp]  # (n,) rows of the table that took part
+    predicted: Array  # (n, T) what it said of them when they were held out
+    std: Array  # (n, T)
 
 
 @dataclass(frozen=True)
@@ -72,9 +76,13 @@ class Part:
     trials: tuple[Trial, ...]
 
     @property
+    def chosen(self) -> Trial | None:
+        """The trial of the surrogate that was chosen; None without cross-validation."""
+        return next((trial for trial in self.trials if trial.name == self.name), None)
+
+    @property
     def factor(self) -> Array:
-        chosen = [trial.factor for trial in self.trials if trial.name == self.name]
-        return chosen[0] if chosen else np.ones(len(self.targets))
+        return np.ones(len(self.targets)) if self.chosen is None else self.chosen.factor
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,25 @@ class Model:
             )
         return rows
 
+    def held_out(self) -> tuple[Array, Array]:
+        """Return what cross-validation predicted for every run without it, and the std of a new run, both (m, T).
+
+        NaN where a run was not held out: not measured, or left over where there are thousands.
+        """
+        predicted, std = np.full((2, *self.outcomes.values.shape), np.nan)
+        for part in self.parts:
+            if part.chosen is not None:
+                measured = np.flatnonzero(~np.isnan(self.outcomes.values[:, part.targets[0]]))
+                at = np.ix_(measured[part.chosen.runs], part.targets)
+                predicted[at], std[at] = part.chosen.predicted, part.chosen.std * part.chosen.factor
+        return predicted, std
+
+    def report(self, path: str | os.PathLike[str], *, seed: int = 0) -> None:
+        """Write one self-contained HTML page with every answer; see `whence.report`."""
+        from whence.report import write_report
+
+        write_report(self, path, seed=seed)
+
     def quality(self) -> dict[str, float]:
         """Return cross-validated scores (means over targets) of the chosen surrogate and of what it has to beat."""
 
@@ -195,11 +222,10 @@ class Model:
             "noise_ceiling": "noise ceiling",
         }
         beside = ", ".join(f"{words} {q[key]:.2f}" for key, words in yardsticks.items() if not np.isnan(q[key]))
-        verdict = next(words for bound, words in TRUST if q["lds"] >= bound)
         intervals = "" if np.isnan(q["coverage_90"]) else f", 90% intervals hold {q['coverage_90']:.0%}"
         return (
             f"On held-out runs: rank correlation {q['lds']:.2f} ({beside}), "
-            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {verdict}"
+            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {trust(q['lds'])}"
         )
 
 
@@ -209,6 +235,11 @@ TRUST = (
     (0.25, "Weak: trust only the largest effects, and measure more runs."),
     (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
 )
+
+
+def trust(correlation: float) -> str:
+    """Return in words what a rank correlation on held-out runs allows."""
+    return next(words for bound, words in TRUST if correlation >= bound)
 
 
 def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0) -> Model:
@@ -286,7 +317,8 @@ def _fitted(candidate: Any, table: Outcomes) -> Any:
 def _trial(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: NDArray[np.intp]) -> Trial:
     """Score one way of fitting on runs it has not seen, fold by fold (fold −1 takes no part)."""
     began = time.perf_counter()
-    table, folds = table.rows(folds >= 0), folds[folds >= 0]
+    taken = np.flatnonzero(folds >= 0)
+    table, folds = table.rows(taken), folds[taken]
     predicted, std = np.empty((2, *table.values.shape))
     held_out = [folds == fold for fold in range(folds.max() + 1)]
     for held in held_out:
@@ -308,6 +340,9 @@ def _trial(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: N
         coverage=inside.mean(0),
         factor=interval_factor(residual, std),
         seconds=time.perf_counter() - began,
+        runs=taken,
+        predicted=predicted,
+        std=std,
     )
 
 

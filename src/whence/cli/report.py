@@ -1,0 +1,48 @@
+"""The verb that shows everything at once: ``whence report runs.csv --outcome loss -o report.html``."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+import whence
+from whence.cli import arguments as args
+from whence.cli import tables
+from whence.cli.console import Answer, Page, remark
+from whence.errors import counted
+
+if TYPE_CHECKING:
+    from whence.outcomes import Outcomes
+
+
+def report(
+    runs: "Outcomes",
+    *,
+    output: args.PageFile = Path("report.html"),
+    rule: args.ReportRule = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Write one HTML page with every answer, to look at and to send."""
+    from whence.attribution import refuse_mixtures
+    from whence.report import check_place, collect, write_page
+    from whence.surrogates.choose import Model
+
+    check_place(output)
+    if rule is not None and rule is not args.RuleName.shift:
+        refuse_mixtures(Model(runs, ()), rule.value)  # before the fit has cost its time
+    model = whence.fit(runs, seed=seed)
+    found = collect(model, rule=None if rule is None else rule.value, seed=seed)
+    write_page(found, output)
+    size = output.stat().st_size
+    answers = {target["name"]: _sentences(target["answer"]) for target in found["targets"]}
+    page: Page = [*tables.model_page(model), Text("")]
+    page += [Text(sentence) for sentence in answers[runs.target_names[0]]]
+    if runs.n_targets > 1:
+        page.append(remark(f"and {counted(runs.n_targets - 1, 'more target')} in the page."))
+    page += [Text(""), Text(f"Written to {output} ({size / 1000:.0f} kB): open it in a browser.")]
+    return Answer({"report": str(output), "bytes": size, "answers": answers}, page)
+
+
+def _sentences(answer: dict[str, list[tuple[str, str]]]) -> list[str]:
+    return ["".join(text for text, _ in answer[kind]) for kind in ("subset", "tasks")]

@@ -1,0 +1,101 @@
+// What every other script uses: arrays from text, numbers as words, elements from names.
+"use strict";
+
+const MISSING = "–";
+
+// The counterpart of packing.py: {type, shape, data} → a typed array, row by row.
+function unpack(packed) {
+  const text = atob(packed.data);
+  const bytes = Uint8Array.from(text, (c) => c.charCodeAt(0));
+  const size = packed.shape.reduce((a, b) => a * b, 1);
+  if (packed.type === "bits") {
+    return Uint8Array.from({ length: size }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
+  }
+  const kinds = { f64: Float64Array, f32: Float32Array, u32: Uint32Array, u8: Uint8Array };
+  return new kinds[packed.type](bytes.buffer, 0, size);
+}
+
+// Row i of an array that was unpacked with this shape.
+function rowOf(array, shape, i) {
+  return array.subarray(i * shape[1], (i + 1) * shape[1]);
+}
+
+const finite = (value) => typeof value === "number" && Number.isFinite(value);
+
+// As number() of the command line: so many decimals, a dash for what is missing, no "-0.00".
+function number(value, places = 2, signed = false) {
+  if (!finite(value)) return MISSING;
+  if (Math.abs(value) >= 1e10 || places > 7) return withSign(value.toExponential(2), signed && value > 0);
+  let text = value.toFixed(places);
+  if (Number(text) === 0) text = (0).toFixed(places);
+  return withSign(text, signed && Number(text) >= 0);
+}
+
+function withSign(text, plus) {
+  return (plus ? "+" : "") + text.replace("-", "−");
+}
+
+function span(low, high, places = 2, signed = false) {
+  return finite(low) && finite(high)
+    ? `${number(low, places, signed)} to ${number(high, places, signed)}`
+    : MISSING;
+}
+
+const percent = (value) => (finite(value) ? `${Math.round(100 * value)}%` : MISSING);
+
+const counted = (n, noun) => `${n.toLocaleString("en")} ${noun}${n === 1 ? "" : "s"}`;
+
+// An element; text is always text, never markup, so that no name from the data can become a tag.
+function el(name, attributes = {}, ...children) {
+  return build(document.createElement(name), attributes, children);
+}
+
+function svg(name, attributes = {}, ...children) {
+  return build(document.createElementNS("http://www.w3.org/2000/svg", name), attributes, children);
+}
+
+function build(node, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? "" : value);
+  }
+  node.append(...present(children));
+  return node;
+}
+
+// Children may come in lists of lists, and those that are not there as null.
+const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined);
+
+const byId = (id) => document.getElementById(id);
+
+function put(node, ...children) {
+  node.replaceChildren(...present(children));
+}
+
+const fill = (id, ...children) => put(byId(id), ...children);
+
+// Let the browser paint and listen, whenever work has gone on for longer than a person would notice.
+let rested = 0;
+
+async function breathe() {
+  if (performance.now() - rested < 30) return;
+  await new Promise((resolve) => setTimeout(resolve, 0));
+  rested = performance.now();
+}
+
+// Evenly spaced round numbers that span [low, high].
+function ticks(low, high, wanted = 5) {
+  const rough = (high - low) / wanted;
+  if (!(rough > 0)) return [low];
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((m) => m * power >= rough);
+  const found = [];
+  for (let i = Math.ceil(low / step); i * step <= high + 1e-9 * step; i++) found.push(i * step);
+  return found;
+}
+
+function tickPlaces(values) {
+  if (values.length < 2) return 2;
+  return Math.min(7, Math.max(0, Math.ceil(-Math.log10(values[1] - values[0]) - 1e-9)));
+}

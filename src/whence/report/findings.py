@@ -1,0 +1,308 @@
+"""All numbers of a page, collected from a model into one document of plain values and packed arrays.
+
+The middle of the report: :mod:`whence.report.page` writes this document into the page, whose scripts draw it. Whatever
+costs a fit or a search happens here, once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from scipy.cluster.hierarchy import leaves_list, linkage
+from scipy.spatial.distance import squareform
+from sklearn.base import clone
+
+import whence
+from whence.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.cli.console import UNCLEAR as UNCLEAR_WORD
+from whence.cli.console import decimals, direction
+from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
+from whence.errors import DataWarning, InputError
+from whence.evaluation import learning_curve, noise_ceiling
+from whence.evaluation.statistics import Floats
+from whence.interaction import AGAINST, MOST_TASKS, TOGETHER, Interactions
+from whence.outcomes import Outcomes
+from whence.progress import track
+from whence.report.answer import answer, recommended
+from whence.report.export import exported
+from whence.report.packing import pack
+from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
+
+SUGGESTIONS = 10
+CURVE_SPLITS = 3
+MATRIX_TASKS = 60  # tasks of an interaction matrix that a person can still read
+PARTNERS = 3  # kept of each task beyond the matrix
+PAIR_WORK = 2e11  # multiplications that all pairs may cost: about half a minute
+PAIR_TARGETS = 40  # targets whose pairs are in the page
+METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
+
+
+def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str, Any]:
+    """Return the document of a page.
+
+    Parameters
+    ----------
+    model : Model
+        With the runs it was fitted to.
+    rule : str, optional
+        Of the attribution; "shapley" where the runs have the sizes for it, else "inclusion", and "shift" for mixtures.
+    seed : int
+        Of whatever is random: searches, splits, samples.
+    """
+    if not model.outcomes.n_runs:
+        raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")
+    steps = track(range(7), "Writing the report")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DataWarning)
+        next(steps)
+        scores = _attributed(model, rule, seed)
+        next(steps)
+        pairs = _pairs(model, seed)
+        next(steps)
+        targets = _targets(model, scores, seed)
+        next(steps)
+        trust = _trust(model, seed)
+        next(steps)
+        to_measure = _next(model, seed)
+        next(steps)
+        surrogates = exported(model, seed=seed)
+        next(steps)
+        next(steps, None)
+    told = []
+    for warning in caught:
+        if issubclass(warning.category, DataWarning):
+            told.append(str(warning.message))  # said in the page
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return {
+        "runs": _runs(model),
+        "targets": targets,
+        "attribution": _attribution(scores),
+        "pairs": pairs,
+        "trust": trust,
+        "next": to_measure,
+        "surrogates": surrogates,
+        "concerns": list(dict.fromkeys([*model.outcomes.concerns(), *told])),
+    }
+
+
+def _runs(model: Model) -> dict[str, Any]:
+    runs = model.outcomes
+    return {
+        "version": whence.__version__,
+        "source": runs.provenance.get("source", ""),
+        "description": repr(runs).removeprefix("Outcomes: "),
+        "count": runs.n_runs,
+        "binary": runs.is_binary,
+        "tasks": list(runs.task_names),
+        "subsets": pack(runs.subsets, "bits" if runs.is_binary else "f64"),
+        "values": pack(runs.values.T),
+    }
+
+
+# ---- what tasks and pairs do -----------------------------------------------------------------------------
+
+
+def _attribution(scores: Attribution) -> dict[str, Any]:
+    n_targets = len(scores.target_names)
+    return {
+        "heading": HEADINGS[scores.rule],
+        "what": RULES[scores.rule],
+        "how": scores.how,
+        "words": [HELPS, HURTS, UNCLEAR_WORD],
+        "places": [_places(scores.scores[:, t], scores.std[:, t]) for t in range(n_targets)],
+        **_effects(scores),
+    }
+
+
+def _attributed(model: Model, rule: str | None, seed: int) -> Attribution:
+    if rule is not None or not model.outcomes.is_binary:
+        return whence.attribute(model, rule or "shift", seed=seed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", DataWarning)
+        try:
+            return whence.attribute(model, "shapley", seed=seed)
+        except DataWarning:
+            pass  # Shapley values average over subsets of every size, and these were not measured: stay among the runs.
+    return whence.attribute(model, "inclusion", seed=seed)
+
+
+def _effects(found: Attribution | Interactions, at: Any = ...) -> dict[str, Any]:
+    """Scores, intervals and verdicts (0 good, 1 bad, 2 unclear) of all tasks, or of pairs ``at``; targets first."""
+    low, high = found.interval()
+    good = HELPS if isinstance(found, Attribution) else TOGETHER
+    words = found.verdicts()
+    codes = np.where(words == UNCLEAR, 2, np.where(words == good, 0, 1))
+    arrays = {"score": (found.scores, "f32"), "low": (low, "f32"), "high": (high, "f32"), "verdict": (codes, "u8")}
+    return {name: pack(array[at].T, kind) for name, (array, kind) in arrays.items()}
+
+
+def _places(scores: Floats, std: Floats) -> int:
+    return decimals(std if np.isfinite(std).any() else scores)
+
+
+def _pairs(model: Model, seed: int) -> dict[str, Any]:
+    runs = model.outcomes
+    if not runs.is_binary:
+        return {"reason": "Interactions are about tasks that are in or out; this table has mixture weights."}
+    if runs.n_tasks < 2:
+        return {"reason": "With a single task there are no pairs."}
+    n_processes = sum(len(getattr(part.surrogate, "groups_", ())) for part in model.parts)
+    if runs.n_tasks > MOST_TASKS or n_processes * float(runs.n_tasks * runs.n_runs) ** 2 > PAIR_WORK:
+        return {
+            "reason": "All pairs of so many tasks would take long to compute. "
+            "Ask for one target at a time: whence interactions FILE --outcome NAME."
+        }
+    pairs = whence.interactions(model, seed=seed)
+    return {
+        "heading": HEADINGS[pairs.kind],
+        "what": f"what the two do beyond the sum of each, {OTHERS[pairs.kind]}",
+        "how": pairs.how,
+        "words": [TOGETHER, AGAINST, UNCLEAR_WORD],
+        "targets": [_pairs_of(pairs, t) for t in range(min(runs.n_targets, PAIR_TARGETS))],
+    }
+
+
+def _pairs_of(pairs: Interactions, target: int) -> dict[str, Any]:
+    """The pairs of one target among the tasks that interact most, and the strongest partners of the others."""
+    scores = pairs.scores[:, :, target]
+    n_tasks = len(scores)
+    members = np.arange(n_tasks)
+    first, second = np.triu_indices(n_tasks, 1)
+    if n_tasks > MATRIX_TASKS:
+        strongest = np.argsort(-np.abs(scores[first, second]), kind="stable")
+        in_order = dict.fromkeys(np.column_stack([first[strongest], second[strongest]]).ravel().tolist())
+        members = np.sort(np.array(list(in_order)[:MATRIX_TASKS]))
+        inside = np.isin(np.arange(n_tasks), members)
+        partners = np.argsort(-np.abs(scores), axis=1, kind="stable")[:, :PARTNERS]
+        wanted = np.zeros((n_tasks, n_tasks), dtype=bool)
+        wanted[np.repeat(np.arange(n_tasks), PARTNERS), partners.ravel()] = True
+        kept = (inside[first] & inside[second]) | wanted[first, second] | wanted[second, first]
+        first, second = first[kept], second[kept]
+    return {
+        "a": pack(first, "u32"),
+        "b": pack(second, "u32"),
+        "order": members[_clustered(scores[np.ix_(members, members)])].tolist(),
+        "places": _places(scores[first, second], pairs.std[first, second, target]),
+        **_effects(pairs, (first, second, target)),
+    }
+
+
+def _clustered(scores: Floats) -> Any:
+    """The order of tasks in which those with like partners stand together."""
+    if len(scores) < 3 or not np.abs(scores).max() > 0:
+        return np.arange(len(scores))
+    apart = np.linalg.norm(scores[:, None] - scores[None, :], axis=2)
+    return leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True))
+
+
+# ---- targets, trust, what next ---------------------------------------------------------------------------
+
+
+def _targets(model: Model, scores: Attribution, seed: int) -> list[dict[str, Any]]:
+    names = zip(model.target_names, model.maximize, strict=True)
+    return [
+        {
+            "name": name,
+            "up": up,
+            "direction": direction(up),
+            "answer": answer(model, t, scores, recommended(model, t, scores, seed=seed)),
+        }
+        for t, (name, up) in track(list(enumerate(names)), "Searching for the best subsets")
+    ]
+
+
+def _trust(model: Model, seed: int) -> dict[str, Any]:
+    predicted, std = model.held_out()
+    held = np.flatnonzero(np.isfinite(predicted).any(1))
+    ceiling = noise_ceiling(model.outcomes, seed=seed)
+    return {
+        "runs": pack(held, "u32"),
+        "predicted": pack(predicted[held].T, "f32"),
+        "std": pack(std[held].T, "f32"),
+        "methods": _methods(model),
+        "legend": SCORES,
+        "ceiling": {
+            "value": ceiling.per_target,
+            "low": ceiling.low,
+            "high": ceiling.high,
+            "reason": ceiling.reason,
+        },
+        "curve": _curve(model, seed),
+    }
+
+
+def _methods(model: Model) -> list[dict[str, Any]]:
+    """Every surrogate tried, and its scores per target in cross-validation; the best on average first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for part in model.parts:
+        for trial in part.trials:
+            shown = METHODS.get(trial.name, trial.name)
+            row = rows.setdefault(
+                trial.name,
+                {
+                    "name": shown,
+                    "what": DESCRIPTIONS.get(trial.name, ""),
+                    "chosen": np.zeros(len(model.target_names), dtype=bool),
+                    **{score: np.full(len(model.target_names), np.nan) for score in _TRIAL_SCORES},
+                },
+            )
+            row["chosen"][part.targets] = trial.name == part.name
+            for score in _TRIAL_SCORES:
+                row[score][part.targets] = getattr(trial, score)
+    return sorted(rows.values(), key=lambda row: (not row["chosen"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
+
+
+_TRIAL_SCORES = ("lds", "residual_error", "coverage")
+
+
+def _curve(model: Model, seed: int) -> dict[str, Any] | None:
+    """The learning curve of the surrogate that was chosen for most targets; None with too few runs."""
+    surrogate = max(model.parts, key=lambda part: len(part.targets)).surrogate
+
+    def method(train: Outcomes) -> Model:
+        return whence.fit(train, surrogate=clone(surrogate), n_folds=None)
+
+    try:
+        # Of parts of the runs, when all of them have been spoken of.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            curve = learning_curve(model.outcomes, method, n_splits=CURVE_SPLITS, seed=seed)
+    except InputError:
+        return None
+    return {
+        "sizes": curve.sizes,
+        "mean": curve.mean,
+        "low": curve.lds.min(axis=1),
+        "high": curve.lds.max(axis=1),
+        "words": curve.in_words(),
+    }
+
+
+def _next(model: Model, seed: int) -> dict[str, Any]:
+    """Runs worth making, as a table and as a file of runs to fill in."""
+    reason = ""
+    for n in (SUGGESTIONS, 5, 2, 1):
+        try:
+            found = whence.suggest(model, n, seed=seed)
+        except InputError as error:
+            reason = str(error)
+            continue
+        runs = model.outcomes
+        empty = np.full((n, runs.n_targets), np.nan)
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "next.csv"
+            Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(file)
+            text = file.read_text(encoding="utf-8")
+        return {
+            "subsets": pack(found.subsets, "bits" if runs.is_binary else "f64"),
+            "predicted": pack(found.predicted.T, "f32"),
+            "std": pack(found.std.T, "f32"),
+            "csv": text,
+        }
+    left = "Every subset like the measured ones has been measured." if "are left to measure" in reason else reason
+    return {"reason": left}

@@ -1,0 +1,122 @@
+"""The page: template, styles, scripts and the document of numbers, assembled into one file that loads nothing.
+
+The last step of the report. Names from the data reach the page in two ways only, escaped here in the few lines of text
+that are there without scripts, and as JSON that scripts put in as text, never as markup. The page's own policy lets no
+other script run and nothing be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from whence.cli.console import plain
+from whence.errors import InputError, counted
+from whence.report.findings import collect
+from whence.surrogates.choose import Model
+
+SCRIPTS = (
+    "core.js",
+    "surrogate.js",
+    "search.js",
+    "report.js",
+    "charts.js",
+    "explorer.js",
+    "tasks.js",
+    "pairs.js",
+    "trust.js",
+    "page.js",
+)
+
+
+def write_report(model: Model, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
+    """Write one self-contained HTML file with every answer of a model.
+
+    Parameters
+    ----------
+    model : Model
+        From `whence.fit`.
+    path : path
+        The file to write, usually ending in .html.
+    rule : str, optional
+        Of the attribution, as in `whence.attribute`; chosen by what the runs allow if not given.
+    seed : int
+        Same seed, same page.
+
+    Examples
+    --------
+    >>> import tempfile, whence
+    >>> S = whence.Exhaustive().draw(3)
+    >>> model = whence.fit(whence.Outcomes(S, S[:, 0] - S[:, 1], task_names=["a", "b", "c"], target_names=["loss"]))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(model, f"{folder}/report.html")
+    ...     "What 3 tasks do to loss" in Path(f"{folder}/report.html").read_text(encoding="utf-8")
+    True
+    """
+    check_place(path)
+    write_page(collect(model, rule=rule, seed=seed), path)
+
+
+def check_place(path: str | os.PathLike[str]) -> None:
+    """Raise where a page cannot be written, before its numbers have cost their time."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise InputError(f"{path}: there is no folder '{path.parent}'. Make it first, or write elsewhere.")
+    if path.is_dir():
+        raise InputError(f"{path}: this is a folder. Name the file to write, such as {path / 'report.html'}.")
+
+
+def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+    """Write the page of a document; the file appears whole or not at all."""
+    path = Path(path)
+    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
+    try:
+        partial.write_text(page(document), encoding="utf-8")
+        os.replace(partial, path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror or error}).") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def page(document: Mapping[str, Any]) -> str:
+    """Return the HTML of a document of :mod:`whence.report.findings`."""
+    runs, targets = document["runs"], document["targets"]
+    whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
+    script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    first = targets[0]["answer"]
+    over = " · ".join(part for part in (runs["description"], runs["source"]) if part)
+    return Template(_asset("page.html")).substitute(
+        title=escape(
+            f"What {counted(len(runs['tasks']), 'task')} {'does' if len(runs['tasks']) == 1 else 'do'} to {whose}"
+        ),
+        version=escape(runs["version"]),
+        over=escape(over),
+        policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        style=_asset("page.css"),
+        answer="".join(
+            f"<p>{escape(''.join(text for text, _ in sentence))}</p>"
+            for sentence in (first["subset"], first["tasks"], [(first["trust"], "")])
+        ),
+        data=_json(document),
+        script=script,
+    )
+
+
+def _json(document: Mapping[str, Any]) -> str:
+    """JSON that no name can break out of: "<" never appears, so that neither "</script>" nor "<!--" can."""
+    text = json.dumps(plain(document), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _asset(name: str) -> str:
+    return (files("whence.report") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,342 @@
+"""The report without a browser: what is exported, what is said, and what the file is."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from importlib.resources import files
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import whence
+from whence.cli import app
+from whence.report import collect, write_page, write_report
+from whence.report.answer import answer, recommended
+from whence.report.export import exported
+from whence.report.packing import pack
+
+TASKS = ["code", "math", "law", "news", "chat"]
+
+
+def unpacked(packed):
+    raw = base64.b64decode(packed["data"])
+    size = int(np.prod(packed["shape"]))
+    kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}
+    if packed["type"] == "bits":
+        values = [(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)]
+    else:
+        values = np.frombuffer(raw, kinds[packed["type"]])
+    return np.array(values, dtype=float).reshape(packed["shape"])
+
+
+@pytest.fixture(scope="module")
+def runs():
+    """code and math help and are redundant, law hurts, news and chat do nothing."""
+    S = whence.Exhaustive().draw(5, 29, seed=1)
+    rng = np.random.default_rng(0)
+    loss = 3 - S[:, 0] - 0.8 * S[:, 1] + 0.7 * S[:, 0] * S[:, 1] + 0.6 * S[:, 2]
+    Y = np.column_stack([loss, 1 - loss / 4]) + 0.02 * rng.normal(size=(len(S), 2))
+    return whence.Outcomes(S, Y, TASKS, ["loss", "acc"], ["acc"], {"source": "runs.csv"})
+
+
+@pytest.fixture(scope="module")
+def model(runs):
+    return whence.fit(runs)
+
+
+@pytest.fixture(scope="module")
+def document(model):
+    return collect(model)
+
+
+def text_of(phrases):
+    return "".join(text for text, _ in phrases)
+
+
+# ---- arrays ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["f64", "f32", "u32", "u8", "bits"])
+def test_packed_arrays_come_back(kind):
+    rng = np.random.default_rng(0)
+    values = rng.integers(0, 2, (3, 7)) if kind == "bits" else rng.integers(0, 200, (3, 7))
+    np.testing.assert_array_equal(unpacked(pack(values, kind)), values)
+
+
+def test_floats_come_back_bit_by_bit():
+    values = np.array([np.pi, -0.0, 5e-324, np.inf, 1e300])
+    assert unpacked(pack(values)).tobytes() == values.tobytes()
+    assert np.isnan(unpacked(pack([np.nan]))).all()
+
+
+# ---- what the library says for the page ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("penalty", ["ridge", "ols", "lasso"])
+def test_run_variance_is_the_square_of_the_predicted_std(penalty):
+    rng = np.random.default_rng(0)
+    S, asked = rng.integers(0, 2, (2, 12, 9)).astype(float)
+    surrogate = whence.AdditiveSurrogate(penalty).fit(S[:9], rng.normal(size=(9, 2)))
+    _, std = surrogate.predict(asked, return_std=True)
+    for t in range(2):
+        center, Q, constant = surrogate.run_variance(t)
+        variance = np.einsum("nk,kl,nl->n", asked - center, Q, asked - center) + constant
+        np.testing.assert_allclose(np.sqrt(variance), std[:, t], rtol=1e-9)
+
+
+def test_held_out_predictions_are_those_that_were_scored(model, runs):
+    predicted, std = model.held_out()
+    for part in model.parts:
+        for place, t in enumerate(part.targets):
+            error = ((predicted[:, t] - runs.values[:, t]) ** 2).sum()
+            spread = ((runs.values[:, t] - runs.values[:, t].mean()) ** 2).sum()
+            assert error / spread == pytest.approx(part.chosen.residual_error[place])
+    inside = np.abs(predicted - runs.values) <= 1.6448536 * std
+    assert 0.7 <= inside.mean() <= 1.0
+    assert np.isfinite(predicted).all()
+
+
+def test_runs_that_took_no_part_in_cross_validation_have_no_held_out_prediction(runs):
+    values = runs.values.copy()
+    values[3, 1] = np.nan
+    gaps = whence.Outcomes(runs.subsets, values, TASKS, ["loss", "acc"])
+    with pytest.warns(whence.DataWarning, match="acc"):
+        predicted, _ = whence.fit(gaps, surrogate=whence.AdditiveSurrogate()).held_out()
+    assert np.isnan(predicted[3, 1])
+    assert np.isfinite(np.delete(predicted[:, 1], 3)).all()
+    assert np.isfinite(predicted[:, 0]).all()
+    unchecked = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    assert np.isnan(unchecked.held_out()).all()
+
+
+def test_surrogates_of_other_libraries_are_left_out(runs):
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = whence.fit(runs, surrogate=RandomForestRegressor(5, random_state=0), n_folds=2)
+    assert exported(forest) == []
+
+
+def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
+    assert [t for part in exported(model) for t in part["targets"]] == [0, 1]
+    monkeypatch.setattr("whence.report.export.EXPORT_BYTES", 8 * 4 / 3 * model.outcomes.n_runs * 1.5)
+    kept = [t for part in exported(model) for t in part["targets"]]
+    assert len(kept) <= 1
+
+
+# ---- the answer ------------------------------------------------------------------------------------------
+
+
+def test_the_answer_names_what_attribution_and_selection_say(model):
+    scores = whence.attribute(model)
+    found = recommended(model, 0, scores)
+    assert found.selection.tasks == whence.select(model, target="loss").tasks
+    said = answer(model, 0, scores, found)
+    tasks, subset = text_of(said["tasks"]), text_of(said["subset"])
+    assert tasks.startswith("For loss (lower is better), ")
+    assert re.search(r"code and math help; law hurts", tasks)
+    assert "the other 2 are unclear" in tasks
+    assert subset.startswith("Use ")
+    assert "predicted loss" in subset
+    assert "90% interval" in subset
+    assert "of 29 runs" in subset
+    assert said["trust"] == "Predictions can be relied on within the range of the runs."
+
+
+def test_the_recommended_subset_stays_among_subsets_like_the_runs():
+    S = whence.FixedSize(3).draw(6, 18, seed=0)
+    S[:, 5] = 1
+    S[:, 4] = 0
+    runs = whence.Outcomes(S, S @ np.array([1.0, 1.0, 1.0, 1.0, 9.0, -5.0]), maximize=True)
+    with pytest.warns(whence.DataWarning):
+        model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    sizes = S.sum(1)
+    found = recommended(model, 0, whence.attribute(model, "inclusion")).selection
+    assert sizes.min() <= found.subset.sum() <= sizes.max()
+    assert found.subset[5] == 1
+    assert found.subset[4] == 0
+
+
+def test_many_targets_get_the_tasks_of_best_score(monkeypatch, model):
+    monkeypatch.setattr("whence.report.answer.SEARCHED_TARGETS", 0)
+    scores = whence.attribute(model)
+    found = recommended(model, 0, scores).selection
+    assert found.how == "the tasks of best inclusion score"
+    assert "law" not in found.tasks
+
+
+def test_nothing_is_claimed_of_runs_that_tell_nothing():
+    rng = np.random.default_rng(1)
+    S = rng.integers(0, 2, (20, 4)).astype(float)
+    runs = whence.Outcomes(S, rng.normal(size=20), target_names=["loss"])
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    scores = whence.attribute(model)
+    said = answer(model, 0, scores, recommended(model, 0, scores))
+    unclear = (scores.verdicts() == "not distinguishable from zero").all()
+    assert ("no task can be told to help or hurt" in text_of(said["tasks"])) == unclear
+    assert said["trust"] == "Not checked on held-out runs: treat every number as a guess."
+    assert "better by" not in text_of(said["subset"])
+
+
+# ---- the document ----------------------------------------------------------------------------------------
+
+
+def test_the_document_holds_what_the_library_says(document, model, runs):
+    scores, pairs = whence.attribute(model), whence.interactions(model)
+    low, high = scores.interval()
+    np.testing.assert_allclose(unpacked(document["attribution"]["score"]), scores.scores.T, rtol=1e-6)
+    np.testing.assert_allclose(unpacked(document["attribution"]["low"]), low.T, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(unpacked(document["attribution"]["high"]), high.T, rtol=1e-5, atol=1e-7)
+    words = np.array(["helps", "hurts", "not distinguishable from zero"])
+    np.testing.assert_array_equal(words[unpacked(document["attribution"]["verdict"]).astype(int)], scores.verdicts().T)
+    own = document["pairs"]["targets"][1]
+    a, b = unpacked(own["a"]).astype(int), unpacked(own["b"]).astype(int)
+    assert len(a) == 10
+    np.testing.assert_allclose(unpacked(own["score"]), pairs.scores[a, b, 1], rtol=1e-6)
+    assert sorted(own["order"]) == list(range(5))
+    np.testing.assert_array_equal(unpacked(document["runs"]["subsets"]), runs.subsets)
+    np.testing.assert_array_equal(unpacked(document["runs"]["values"]), runs.values.T)
+    methods = {row["name"]: row for row in document["trust"]["methods"]}
+    assert {"tuned linear", "subset size alone", "kernel"} <= set(methods)
+    assert methods["tuned linear"]["lds"].mean() == pytest.approx(model.quality()["lds_tuned_linear"])
+    assert document["trust"]["ceiling"]["reason"].startswith("No subset was measured more than once")
+    assert document["next"]["csv"].splitlines()[0] == "code,math,law,news,chat,loss,acc"
+
+
+def test_the_rule_is_one_that_the_runs_allow(document):
+    assert document["attribution"]["heading"] == "Shapley"
+    S = whence.FixedSize(3).draw(30, 60, seed=0)
+    runs = whence.Outcomes(S, S @ np.arange(30.0), target_names=["loss"])
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    assert collect(model)["attribution"]["heading"] == "Inclusion"
+    found = collect(model, rule="banzhaf")
+    assert found["attribution"]["heading"] == "Banzhaf"
+    assert any("this is extrapolation" in sentence for sentence in found["concerns"])
+
+
+def test_pairs_of_many_tasks_are_the_strongest_and_everyones_partners(monkeypatch):
+    monkeypatch.setattr("whence.report.findings.MATRIX_TASKS", 4)
+    S = whence.Exhaustive().draw(7)
+    runs = whence.Outcomes(S, S[:, 0] * S[:, 1] + 0.5 * S[:, 2] * S[:, 3] + 0.1 * S[:, 4] * S[:, 5])
+    model = whence.fit(runs, surrogate=whence.KernelSurrogate(alpha=1e-3, gamma=0.1), n_folds=None)
+    own = collect(model)["pairs"]["targets"][0]
+    assert sorted(own["order"]) == [0, 1, 2, 3]
+    listed = set(zip(unpacked(own["a"]).astype(int).tolist(), unpacked(own["b"]).astype(int).tolist(), strict=True))
+    assert {(0, 1), (2, 3), (4, 5)} <= listed
+    assert all(sum(k in pair for pair in listed) >= 3 for k in range(7))
+
+
+def test_like_partners_stand_together():
+    from whence.report.findings import _clustered
+
+    group = np.array([0, 1, 0, 1, 0, 1])
+    scores = np.where(group[:, None] == group[None, :], 1.0, -1.0)
+    order = group[_clustered(scores)]
+    assert np.abs(np.diff(order)).sum() == 1
+
+
+def test_tables_without_pairs_or_further_runs_say_so():
+    rng = np.random.default_rng(0)
+    mixture = whence.Outcomes(rng.dirichlet(np.ones(3), 20), rng.normal(size=20))
+    found = collect(whence.fit(mixture, surrogate=whence.AdditiveSurrogate(), n_folds=2))
+    assert "mixture weights" in found["pairs"]["reason"]
+    S = whence.Exhaustive(allow_empty=True).draw(3)
+    whole = collect(whence.fit(whence.Outcomes(S, S[:, 0]), surrogate=whence.AdditiveSurrogate(), n_folds=2))
+    assert whole["next"]["reason"] == "Every subset like the measured ones has been measured."
+
+
+def test_a_model_without_runs_is_refused():
+    from whence.effects import as_model
+
+    bare = as_model(whence.AdditiveSurrogate.from_coefficients([1.0, 2.0]))
+    with pytest.raises(whence.InputError, match="A report needs the runs that the model was fitted to"):
+        collect(bare)
+
+
+# ---- the file --------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_whole_and_loads_nothing(document, tmp_path):
+    path = tmp_path / "report.html"
+    write_page(document, path)
+    text = path.read_text(encoding="utf-8")
+    assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    assert json.loads(data)["runs"]["tasks"] == TASKS
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; script-src 'sha256-{digest}'" in text
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
+    assert "innerHTML" not in script
+    assert "eval(" not in script
+    assert len(text) < 200_000
+
+
+def test_the_same_seed_gives_the_same_page(model, document, tmp_path):
+    write_page(document, tmp_path / "a.html")
+    write_report(model, tmp_path / "b.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_assets_travel_with_the_package():
+    names = {one.name for one in (files("whence.report") / "assets").iterdir()}
+    assert {"page.html", "page.css", "page.js", "surrogate.js"} <= names
+
+
+@pytest.mark.parametrize(("place", "words"), [("no/report.html", "there is no folder"), (".", "this is a folder")])
+def test_places_that_cannot_be_written_are_refused(model, tmp_path, place, words):
+    with pytest.raises(whence.InputError, match=words):
+        model.report(tmp_path / place)
+
+
+# ---- the command line ------------------------------------------------------------------------------------
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], prog_name="whence")
+
+
+@pytest.fixture(scope="module")
+def file(runs, tmp_path_factory):
+    path = tmp_path_factory.mktemp("report") / "runs.csv"
+    runs.write(path)
+    return path
+
+
+def test_report_writes_the_page_and_says_where(file, tmp_path):
+    output = tmp_path / "page.html"
+    result = invoke("report", file, "--outcome", "loss,acc", "--maximize", "acc", "-o", output)
+    assert result.exit_code == 0, result.output
+    assert "Use " in result.stdout
+    assert "and 1 more target in the page." in result.stdout
+    assert f"Written to {output} (" in result.stdout
+    assert "What 5 tasks do to 2 targets" in output.read_text(encoding="utf-8")
+
+
+def test_report_as_json(file, tmp_path):
+    output = tmp_path / "page.html"
+    result = invoke("report", file, "--outcome", "loss", "--ignore", "acc", "-o", output, "--json")
+    found = json.loads(result.stdout)
+    assert found["report"] == str(output)
+    assert found["bytes"] == output.stat().st_size
+    assert "predicted loss" in found["answers"]["loss"][0]
+
+
+def test_report_never_overwrites_the_runs(file):
+    before = file.read_bytes()
+    result = invoke("report", file, "--outcome", "loss,acc", "-o", file)
+    assert result.exit_code == 2
+    assert "this is the file of runs itself" in result.stderr
+    assert file.read_bytes() == before
+
+
+def test_report_refuses_rules_that_mixtures_have_no_answer_to(tmp_path):
+    S = np.random.default_rng(0).dirichlet(np.ones(3), 20)
+    whence.Outcomes(S, S[:, 0], ["a", "b", "c"], ["loss"]).write(tmp_path / "mix.csv")
+    result = invoke("report", tmp_path / "mix.csv", "--outcome", "loss", "--rule", "shapley", "-o", tmp_path / "x.html")
+    assert result.exit_code == 2
+    assert "Attribute with --rule shift" in result.stderr
+    assert not (tmp_path / "x.html").exists()

@@ -1,0 +1,468 @@
+"""The page in a real browser: what it predicts is what Python predicts, and every control does what it says."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import whence
+from browser import at_rest, launched, opened, shown_prediction, until
+
+TASKS = ["code", "math", "law", "news", "chat", "wiki"]
+NASTY = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "\"q\" & 'q'", "<!--", "数学 ü", "${x}`"]
+PREDICT = """async ([target, subsets]) => {
+  const surrogate = page.explorer.surrogate(target);
+  await surrogate.prepare();
+  const at = subsets.map((subset) => surrogate.at(Float64Array.from(subset)));
+  return [at.map((one) => surrogate.mean(one)), at.map((one) => surrogate.std(one))];
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with launched() as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("pages")
+
+
+def table(seed, n_runs, n_tasks, n_targets=1, *, weights=False, names=None, gaps=False):
+    """Runs with main effects, one interaction and noise; the last few are replicates of the first."""
+    rng = np.random.default_rng(seed)
+    S = rng.dirichlet(np.ones(n_tasks), n_runs) if weights else (rng.random((n_runs, n_tasks)) < 0.5).astype(float)
+    S[-4:] = S[:4]
+    Y = (
+        S @ rng.normal(size=(n_tasks, n_targets))
+        + 2 * S[:, [0]] * S[:, [1]]
+        + 0.1 * rng.normal(size=(n_runs, n_targets))
+    )
+    if gaps:
+        Y[rng.random(Y.shape) < 0.1] = np.nan
+    return whence.Outcomes(S, np.exp(Y / 3), names, [f"loss {t}" for t in range(n_targets)], maximize=["loss 0"])
+
+
+@pytest.fixture(scope="module")
+def plain(folder):
+    """One target, 0/1 tasks, subsets of 2 to 4 of 6 tasks, news in every run."""
+    S = whence.Exhaustive().draw(6)
+    S = S[(S.sum(1) >= 2) & (S.sum(1) <= 4) & (S[:, 3] == 1)]
+    rng = np.random.default_rng(0)
+    S = np.vstack([S, S[:5]])
+    loss = 3 - S[:, 0] - 0.8 * S[:, 1] + 0.7 * S[:, 0] * S[:, 1] + 0.6 * S[:, 2] + 0.02 * rng.normal(size=len(S))
+    with pytest.warns(whence.DataWarning, match="news"):
+        model = whence.fit(whence.Outcomes(S, loss, TASKS, ["loss"]))
+    model.report(folder / "plain.html")
+    return model, folder / "plain.html"
+
+
+@pytest.fixture(scope="module")
+def several(folder):
+    """Three targets with gaps, so that each has a surrogate of its own."""
+    model = whence.fit(table(1, 70, 6, 3, names=TASKS), surrogate=whence.CombinedSurrogate())
+    model.report(folder / "several.html")
+    return model, folder / "several.html"
+
+
+@pytest.fixture(scope="module")
+def mixture(folder):
+    model = whence.fit(table(2, 60, 4, weights=True, names=TASKS[:4]))
+    model.report(folder / "mixture.html")
+    return model, folder / "mixture.html"
+
+
+# ---- predictions -----------------------------------------------------------------------------------------
+
+SURROGATES = {
+    "combined": (whence.CombinedSurrogate(), {}),
+    "combined on ranks": (whence.CombinedSurrogate("rank"), {}),
+    "kernel ridge": (whence.KernelSurrogate(), {}),
+    "paper": (whence.KernelSurrogate(settings="paper"), {}),
+    "cubic": (whence.KernelSurrogate("poly", degree=3, coef0=1.0), {}),
+    "ridge": (whence.AdditiveSurrogate(), {}),
+    "fewer runs than tasks": (whence.AdditiveSurrogate(), {"n_runs": 14, "n_tasks": 20}),
+    "ols": (whence.AdditiveSurrogate("ols"), {}),
+    "lasso": (whence.AdditiveSurrogate("lasso"), {}),
+    "gaps": (whence.CombinedSurrogate(), {"gaps": True}),
+    "weights": (whence.CombinedSurrogate(weight_scale="identity"), {"weights": True}),
+    "roots of weights": (whence.CombinedSurrogate("rank", weight_scale="sqrt"), {"weights": True}),
+    "logarithms of weights": (whence.CombinedSurrogate(weight_scale="log"), {"weights": True}),
+    "weights and logarithms": (whence.CombinedSurrogate(weight_scale="both"), {"weights": True}),
+    "fifty tasks, five hundred runs": (whence.CombinedSurrogate(), {"n_runs": 500, "n_tasks": 50, "n_targets": 1}),
+}
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+@pytest.mark.parametrize("name", SURROGATES)
+def test_the_browser_predicts_what_python_predicts(name, browser, folder, monkeypatch):
+    monkeypatch.setattr("whence.report.findings.CURVE_SPLITS", 1)
+    surrogate, shape = SURROGATES[name]
+    runs = table(3, **{"n_runs": 60, "n_tasks": 6, "n_targets": 2, **shape})
+    model = whence.fit(runs, surrogate=surrogate, n_folds=2 if runs.n_tasks < 50 else None)
+    path = folder / f"{name}.html"
+    model.report(path)
+    rng = np.random.default_rng(4)
+    K = runs.n_tasks
+    asked = (rng.random((25, K)) < 0.5).astype(float) if runs.is_binary else rng.dirichlet(np.ones(K), 25)
+    mean, std = model.predict(asked, return_std=True)
+    with opened(browser, path) as page:
+        for t in range(runs.n_targets):
+            found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
+            np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9)
+    assert path.stat().st_size < 1_000_000
+
+
+def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):
+    monkeypatch.setattr("whence.report.export.FACTORED_RUNS", 30)
+    model = whence.fit(table(5, 80, 6), surrogate=whence.KernelSurrogate(), n_folds=2)
+    model.report(folder / "sampled.html")
+    asked = whence.Exhaustive().draw(6)
+    mean, std = model.predict(asked, return_std=True)
+    with opened(browser, folder / "sampled.html") as page:
+        found = np.array(page.evaluate(PREDICT, [0, asked.tolist()]))
+    np.testing.assert_allclose(found[0], mean[:, 0], rtol=1e-9)
+    assert (found[1] >= std[:, 0] * (1 - 1e-9)).all()
+    assert np.median(found[1] / std[:, 0]) < 2
+
+
+def test_moving_one_task_is_the_same_as_starting_there(browser, several):
+    with opened(browser, several[1]) as page:
+        difference = page.evaluate("""() => {
+          const surrogate = page.explorer.surrogate(1);
+          let moved = surrogate.at(new Float64Array(6));
+          for (const k of [3, 0, 5, 0, 2]) moved = surrogate.moved(moved, k, 1 - moved.subset[k]);
+          return surrogate.mean(moved) - surrogate.mean(surrogate.at(moved.subset));
+        }""")
+    assert abs(difference) < 1e-12
+
+
+@pytest.mark.parametrize("size", [2, 5, 12])
+def test_best_of_size_finds_what_select_finds(browser, folder, size):
+    path = folder / "search.html"
+    model = whence.fit(table(6, 60, 24), surrogate=whence.CombinedSurrogate(), n_folds=None)
+    if not path.exists():
+        model.report(path)
+    with opened(browser, path) as page:
+        page.fill("#size", str(size))
+        page.click("#best")
+        until(page, "document.querySelector('#said').textContent.startsWith('The best')")
+        assert len(page.query_selector_all(".chip input:checked")) == size
+        found = shown_prediction(page)[0]
+    best = whence.select(model, size=size).value
+    assert found >= best - 1e-9 * abs(best)
+
+
+# ---- controls --------------------------------------------------------------------------------------------
+
+
+def checked(page):
+    return {chip.inner_text().split("\n")[0] for chip in page.query_selector_all(".chip:has(input:checked) .name")}
+
+
+def test_buttons_set_the_subset_and_the_address_keeps_it(browser, plain):
+    model, path = plain
+    with opened(browser, path) as page:
+        recommended = checked(page)
+        page.click("#all")
+        assert checked(page) == set(TASKS)
+        page.click("#none")
+        assert checked(page) == set()
+        page.click("#invert")
+        assert checked(page) == set(TASKS)
+        page.click(".chip:has-text('law')")
+        assert checked(page) == set(TASKS) - {"law"}
+        at_rest(page)
+        expected = model.predict([sorted(set(TASKS) - {"law"}, key=TASKS.index)], return_std=True)
+        np.testing.assert_allclose(shown_prediction(page), np.ravel(expected), rtol=1e-9)
+        fragment = page.evaluate("location.hash")
+        page.click("#recommended")
+        assert checked(page) == recommended
+    with opened(browser, path, fragment) as page:
+        assert checked(page) == set(TASKS) - {"law"}
+        page.evaluate("location.hash = '#whatif;tasks=fc'")
+        until(page, "document.querySelectorAll('.chip input:checked').length === 6")
+        page.evaluate("location.hash = '#whatif;tasks=nonsense'")
+        page.wait_for_timeout(50)
+        assert checked(page) == set(TASKS)
+
+
+def test_the_address_of_a_what_if_is_copied(browser, plain):
+    with opened(browser, plain[1], permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.click("#none")
+        page.click("#share")
+        until(page, "document.querySelector('#share').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == page.url
+        assert page.url.endswith("#whatif;tasks=00")
+
+
+def test_leaving_the_runs_is_said(browser, plain):
+    with opened(browser, plain[1]) as page:
+        assert page.query_selector_all(".result .warning") == []
+        page.click("#all")
+        assert "No run had more than 4 tasks" in page.inner_text(".result .warning")
+        page.click("#none")
+        warnings = " ".join(one.inner_text() for one in page.query_selector_all(".result .warning"))
+        assert "No run was without news" in warnings
+        assert "No run had fewer than 2 tasks" in warnings
+
+
+def test_the_number_beside_a_task_is_what_switching_it_changes(browser, plain):
+    model, path = plain
+    with opened(browser, path, "#whatif;tasks=90") as page:  # code and news
+        assert checked(page) == {"code", "news"}
+        shown = page.inner_text(".chip:has-text('math') .delta").replace("−", "-")
+    before, after = model.predict([["code", "news"], ["code", "math", "news"]])[:, 0]
+    assert float(shown) == pytest.approx(after - before, abs=0.006)
+
+
+def test_sorting_searching_and_the_profile_of_a_task(browser, plain):
+    model, path = plain
+    scores = whence.attribute(model, "inclusion").to_frame()
+    with opened(browser, path) as page:
+        names = [cell.inner_text() for cell in page.query_selector_all("#task-table td.name")]
+        assert names == scores["task"].tolist()
+        page.click("th button[data-sort=task]")
+        names = [cell.inner_text() for cell in page.query_selector_all("#task-table td.name")]
+        assert names == sorted(TASKS)
+        assert page.get_attribute("th:has(button[data-sort=task])", "aria-sort") == "ascending"
+        page.click("th button[data-sort=task]")
+        assert page.get_attribute("th:has(button[data-sort=task])", "aria-sort") == "descending"
+        page.fill("#task-query", "CO")
+        assert [cell.inner_text() for cell in page.query_selector_all("#task-table td.name")] == ["code"]
+        page.fill("#task-query", "nothing like it")
+        assert page.inner_text("#task-more") == "No task has that name."
+        page.fill("#task-query", "")
+        page.click("#task-table button.link:has-text('law')")
+        assert page.inner_text("#profile-title") == "law"
+        assert "hurts" in page.inner_text("#profile p")
+        assert "Strongest partners" in page.inner_text("#profile")
+        assert "without" in page.text_content("#profile svg")
+        before = "law" in checked(page)
+        page.click("#profile-toggle")
+        assert ("law" in checked(page)) != before
+        page.click("#task-table button.link:has-text('math')")
+        page.keyboard.press("Escape")
+        assert not page.is_visible("#profile")
+
+
+def test_everything_works_by_keyboard(browser, plain):
+    with opened(browser, plain[1]) as page:
+        page.focus(".chip:has-text('law') input")
+        before = "law" in checked(page)
+        page.keyboard.press("Space")
+        assert ("law" in checked(page)) != before
+        page.focus("#task-table button.link >> nth=0")
+        page.keyboard.press("Enter")
+        assert page.is_visible("#profile")
+        page.keyboard.press("Tab")
+        page.focus("#profile-close")
+        page.keyboard.press("Enter")
+        assert not page.is_visible("#profile")
+        nameless = page.evaluate("""() => [...document.querySelectorAll("button, input, select")].filter((control) =>
+          !(control.textContent.trim() || control.getAttribute("aria-label") || control.closest("label"))).length""")
+        assert nameless == 0
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map((node) => node.id)")
+        assert len(ids) == len(set(ids))
+        assert page.evaluate("[...document.querySelectorAll('svg[role=img]')].every((one) => one.ariaLabel)")
+
+
+def test_links_scroll_and_leave_the_what_if_alone(browser, plain):
+    with opened(browser, plain[1]) as page:
+        page.click("#none")
+        for section in ("whatif", "tasks", "pairs", "trust", "next", "answer"):
+            page.click(f"nav a[href='#{section}']")
+            assert page.evaluate("document.activeElement.id") == section
+        assert page.url.endswith("tasks=00")
+
+
+def test_tips_show_numbers(browser, plain):
+    with opened(browser, plain[1]) as page:
+        cell = page.locator("#matrix rect.cell").first
+        cell.scroll_into_view_if_needed()
+        page.wait_for_timeout(300)
+        cell.hover()
+        assert re.search(r"\w+ \+ \w+\n[+−]\d", page.inner_text("#tip"))
+        cell.click()
+        assert page.is_visible("#profile")
+
+
+def test_a_held_out_run_can_be_explored(browser, plain):
+    model, path = plain
+    with opened(browser, path) as page:
+        tip = page.get_attribute("#scatter circle >> nth=0", "data-tip")
+        run = int(re.match(r"run (\d+)", tip)[1]) - 1
+        page.locator("#scatter circle").first.dispatch_event("click")
+        assert checked(page) == set(model.outcomes.names_of(model.outcomes.subsets[run]))
+
+
+def test_suggested_runs_are_a_file_of_runs(browser, several, tmp_path):
+    model, path = several
+    with opened(browser, path, permissions=["clipboard-read", "clipboard-write"]) as page:
+        with page.expect_download() as waiting:
+            page.click("#download-csv")
+        waiting.value.save_as(tmp_path / "next.csv")
+        page.click("#copy-csv")
+        until(page, "document.querySelector('#copy-csv').textContent === 'Copied'")
+        assert page.evaluate("navigator.clipboard.readText()") == (tmp_path / "next.csv").read_text()
+        rows = len(page.query_selector_all("#next-table tbody tr"))
+    runs = whence.read_outcomes(tmp_path / "next.csv", list(model.target_names))
+    assert runs.task_names == model.task_names
+    np.testing.assert_array_equal(runs.subsets, whence.suggest(model, rows).subsets)
+    assert np.isnan(runs.values).all()
+
+
+# ---- targets, weights, names, sizes ----------------------------------------------------------------------
+
+
+def test_targets_can_be_chosen_in_the_list_and_in_the_map(browser, several):
+    model, path = several
+    with opened(browser, path) as page:
+        page.select_option("#target", label="loss 2")
+        at_rest(page)
+        assert "predicted loss 2" in page.inner_text("#lead")
+        assert "target=loss%202" in page.url
+        assert "loss 2" in page.inner_text("#tasks-intro")
+        subset = page.evaluate("Array.from(page.state.subset)")
+        mean, std = model.predict(np.array([subset]), return_std=True)
+        np.testing.assert_allclose(shown_prediction(page), [mean[0, 2], std[0, 2]], rtol=1e-9)
+        page.locator("#heat rect.cell").nth(1).dispatch_event("click")  # the first task on the second target
+        assert page.input_value("#target") == "1"
+        assert page.is_visible("#profile")
+        page.click("#profile-close")
+        fragment = page.evaluate("location.hash")
+    with opened(browser, path, fragment) as page:
+        assert page.input_value("#target") == "1"
+
+
+def test_weights_keep_their_total(browser, mixture):
+    model, path = mixture
+    with opened(browser, path) as page:
+        for button in ("#average", "#best-run", "#recommended"):
+            page.click(button)
+            assert page.evaluate("page.state.subset.reduce((a, b) => a + b)") == pytest.approx(1, abs=1e-6)
+        page.click("#average")
+        page.fill(".weight:has-text('law') input[type=number]", "0.4")
+        weights = np.array(page.evaluate("Array.from(page.state.subset)"))
+        at_rest(page)
+        assert weights[2] == 0.4
+        assert weights.sum() == pytest.approx(1)
+        np.testing.assert_allclose(
+            shown_prediction(page), np.ravel(model.predict(weights[None], return_std=True)), rtol=1e-9
+        )
+        fragment = page.evaluate("location.hash")
+        page.fill(".weight:has-text('law') input[type=number]", "0.99")
+        assert "No run was more law" in page.inner_text(".result .warning")
+        assert "mixture weights" in page.inner_text("#pairs-intro")
+        page.click("#task-table button.link >> nth=0")
+        assert page.is_visible("#profile svg")
+    with opened(browser, path, fragment) as page:
+        np.testing.assert_allclose(page.evaluate("Array.from(page.state.subset)"), weights, rtol=1e-5)
+
+
+def test_names_are_never_markup(browser, folder):
+    S = whence.Exhaustive().draw(6, 40, seed=1)
+    source = {"source": "</title><script>alert(3)</script>.csv"}
+    runs = whence.Outcomes(S, S[:, 0] - S[:, 1], NASTY, ["</script><b>loss</b>"], provenance=source)
+    whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=2).report(folder / "nasty.html")
+    with opened(browser, folder / "nasty.html") as page:
+        assert {one.inner_text() for one in page.query_selector_all("#task-table td.name")} == set(NASTY)
+        assert "</script><b>loss</b>" in page.inner_text("h1")
+        assert page.query_selector("b:text-is('loss')") is None
+        assert page.query_selector("img") is None
+        for name in NASTY:
+            page.locator("#task-table button.link").filter(has_text=name).first.click()
+            assert page.inner_text("#profile-title") == name
+            page.click("#profile-close")
+
+
+def test_hundreds_of_tasks_are_searched_and_cut(browser, folder):
+    rng = np.random.default_rng(0)
+    S = (rng.random((200, 500)) < 0.5).astype(float)
+    runs = whence.Outcomes(S, S @ rng.normal(size=500), target_names=["loss"])
+    with pytest.warns(whence.DataWarning, match="fewer subsets than tasks"):
+        model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(alpha=10.0), n_folds=2)
+    model.report(folder / "many.html")
+    with opened(browser, folder / "many.html") as page:
+        assert len(page.query_selector_all("#task-table tbody tr")) == 41
+        page.click("#task-all")
+        assert len(page.query_selector_all("#task-table tbody tr")) == 500
+        page.fill("#chip-query", "task_499")
+        assert len([chip for chip in page.query_selector_all(".chip") if chip.is_visible()]) == 1
+        page.fill("#size", "250")
+        page.click("#best")
+        until(page, "document.querySelector('#said').textContent.startsWith('The best')")
+        assert shown_prediction(page)[0] == pytest.approx(whence.select(model, size=250).value, rel=1e-9)
+    assert (folder / "many.html").stat().st_size < 4_000_000
+
+
+# ---- looks -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["plain", "several", "mixture"])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_nothing_is_wider_than_the_screen(browser, request, which, width):
+    with opened(browser, request.getfixturevalue(which)[1], width=width) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert "[object" not in page.inner_text("body")
+        assert "NaN" not in page.inner_text("body")
+        assert "undefined" not in page.inner_text("body")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_their_ground(browser, plain, scheme):
+    """Contrast of at least 4.5, as the accessibility guidelines ask for text."""
+    with opened(browser, plain[1], color_scheme=scheme) as page:
+        colours = page.evaluate("""() => {
+          const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+          const probe = document.createElement("span");
+          document.body.append(probe);
+          return Object.fromEntries(["ink", "soft", "good", "bad", "accent", "paper", "card"].map((name) => {
+            probe.style.color = `var(--${name})`;
+            canvas.fillStyle = getComputedStyle(probe).color;
+            canvas.fillRect(0, 0, 1, 1);
+            return [name, Array.from(canvas.getImageData(0, 0, 1, 1).data.slice(0, 3))];
+          }));
+        }""")
+    light = {name: luminance(colour) for name, colour in colours.items()}
+    for ground in ("paper", "card"):
+        for text in ("ink", "soft", "good", "bad", "accent"):
+            low, high = sorted([light[ground], light[text]])
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (text, ground)
+
+
+def luminance(colour):
+    parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return float(np.dot(parts, [0.2126, 0.7152, 0.0722]))
+
+
+def test_the_theme_can_be_switched(browser, plain):
+    with opened(browser, plain[1], color_scheme="light") as page:
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        page.click("#theme")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") != ground
+        page.click("#theme")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+
+
+def test_it_prints_its_answers_and_no_controls(browser, plain):
+    with opened(browser, plain[1]) as page:
+        page.emulate_media(media="print")
+        assert not page.is_visible("#best")
+        assert not page.is_visible("nav")
+        assert page.is_visible("#lead")
+        assert page.is_visible("#task-table")
+        assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def test_without_scripts_the_answer_is_still_there(browser, plain):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"file://{plain[1]}")
+    assert "Use " in page.inner_text("#lead")
+    assert "needs JavaScript" in page.inner_text("noscript")
+    context.close()
