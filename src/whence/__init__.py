@@ -7,7 +7,8 @@ Everything is a set function on tasks. The flow, and where each step lives::
 
     designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
     measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
-    estimators/      outcome functions of models: retrain.py (PyTorch; many at once), refit.py (scikit-learn)
+    estimators/      outcome functions of models: retrain.py (PyTorch; many at once) and refit.py (scikit-learn) are true,
+                     merge.py (task vectors), gradex.py and onestep.py (gradients only) are estimates
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; choose.py picks one (``fit``);
                      kernels.py is the algebra that prediction, tuning, attribution and interactions all read from
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from whence.designs import LeaveTwoOut as LeaveTwoOut
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
+    from whence.estimators.merge import TaskVectors as TaskVectors
+    from whence.estimators.onestep import OneStep as OneStep
     from whence.estimators.recipe import Recipe as Recipe
     from whence.estimators.refit import Refit as Refit
     from whence.estimators.retrain import Retrain as Retrain
@@ -72,11 +75,13 @@ _HOME = {
     "LeaveOneOut": "designs",
     "LeaveTwoOut": "designs",
     "Model": "surrogates.choose",
+    "OneStep": "estimators.onestep",
     "Outcomes": "outcomes",
     "Recipe": "estimators.recipe",
     "Refit": "estimators.refit",
     "Retrain": "estimators.retrain",
     "Subset": "measuring",
+    "TaskVectors": "estimators.merge",
     "attribute": "attribution",
     "fit": "surrogates.choose",
     "interactions": "interaction",

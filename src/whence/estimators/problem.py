@@ -8,7 +8,7 @@ parameters (and the buffers that change in training) in tensors of shape (m, ...
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from whence.estimators.memory import bytes_for_backward, free_bytes
 from whence.estimators.targets import Floats, by_target, higher_is_better
 from whence.examples import Examples, Given, Inputs
 from whence.functional import Filter, ModelFn, functional
-from whence.losses import Loss, loss_named, metrics_named
+from whence.losses import Loss, Metric, loss_named, metrics_named
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
 Batched = bool | Literal["auto"]
@@ -133,16 +133,20 @@ class Problem:
         """Loss of each example in training, (n,), of one model."""
         return self.loss(self.train_fn(state, inputs), labels)
 
-    @torch.no_grad()
     def values(self, state: State) -> dict[str, Tensor]:
         """Metrics of stacked states on every query, {metric: (m, q)}."""
+        return self.evaluate(state, self.targets, self.metrics)
+
+    @torch.no_grad()
+    def evaluate(self, state: State, examples: Examples, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
+        """Metrics of stacked states on every one of the examples, {metric: (m, n)}."""
         m = len(next(iter(state.values())))
         fits = free_bytes(self.device) // (m * self.bytes_per_row)
-        parts: dict[str, list[Tensor]] = {name: [] for name in self.metrics}
-        for block in self.targets.blocks(max(1, min(fits, len(self.targets)))):
-            inputs, labels = self.targets.rows(block)
+        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
+        for block in examples.blocks(max(1, min(fits, len(examples)))):
+            inputs, labels = examples.rows(block)
             outputs = self.outputs(state, inputs).float()
-            for name, metric in self.metrics.items():
+            for name, metric in metrics.items():
                 parts[name].append(metric(outputs, labels))
         return {name: torch.cat(part, dim=-1) for name, part in parts.items()}
 

@@ -1,0 +1,187 @@
+"""Task vectors: any subset from K short runs, by averaging what they changed (and then a real forward pass).
+
+Each task is trained alone from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
+subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
+than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import asdict
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from whence.errors import InputError, some_of
+from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
+from whence.estimators.memory import Chunks, free_bytes
+from whence.estimators.merged import Merged, Rule, Scale
+from whence.estimators.problem import Batched, Problem, unstacked
+from whence.estimators.recipe import Recipe
+from whence.estimators.training import bytes_per_model, train
+from whence.examples import Given
+from whence.functional import Filter
+from whence.gradients.store import fingerprint
+from whence.losses import Loss
+from whence.progress import track
+
+SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
+
+
+class TaskVectors(Merged):
+    """Outcome function that merges what K runs, one per task, have changed, and runs the merged model.
+
+    Parameters
+    ----------
+    model : nn.Module
+        At W₀, usually pretrained. It is copied, never changed. If it has adapters (what requires a gradient), these are
+        trained, and merged as the products that they add to the weights.
+    tasks, targets, recipe, loss, metrics, per_query, params, device, batched
+        As for `Retrain`. The recipe is that of the runs to be estimated: each task is trained alone with it.
+    rule : {"mean", "sample"}
+        How the vectors of a subset are averaged: all alike, or by the number of examples. By default as the recipe
+        weighs the tasks.
+    scale : float or mapping of str to float, optional
+        Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
+        given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
+    early : float
+        Share of the recipe's steps after which single-task runs stop: 0.25 takes a quarter of the time.
+    path : str or path, optional
+        Folder to keep the vectors in, each as soon as it is there; what it has already is not trained again.
+    seed : int
+        Of the batches of the runs.
+
+    Examples
+    --------
+    >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
+    >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=20, lr=0.1), metrics="accuracy")
+    >>> vectors.batch([[1, 0], [1, 1]])["accuracy"]
+    array([0.5, 1. ])
+    """
+
+    products = True
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tasks: Given,
+        targets: Given,
+        recipe: Recipe,
+        *,
+        loss: str | Loss = "cross_entropy",
+        metrics: str | list[str] = "loss",
+        per_query: bool = False,
+        params: Filter = None,
+        device: torch.device | str | None = None,
+        batched: Batched = "auto",
+        rule: Rule | None = None,
+        scale: Scale | None = None,
+        early: float = 1.0,
+        path: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not 0 < early <= 1:
+            raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
+        problem = Problem(
+            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
+            batched=batched, full_batches=recipe.batch_size is None,
+        )  # fmt: skip
+        own: Rule = "sample" if recipe.weighting == "sample" else "mean"
+        super().__init__(problem, rule=own if rule is None else rule, scale=scale, seed=seed)
+        self.recipe, self.early, self.path = recipe, early, path
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        """Scales worth trying, from a quarter to four times the average."""
+        return SCALES
+
+    def default_scale(self) -> float:
+        """Scale of the plain average."""
+        return 1.0
+
+    @property
+    def steps(self) -> int:
+        """Steps of each single-task run."""
+        return max(1, math.ceil(self.early * self.recipe.steps))
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """How the outcomes were made."""
+        merge = f"{self.rule} × {self.scale} of {len(self.task_names)} runs of {self.steps} steps"
+        return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        """What each task changes; trained when first asked for, or read from the folder."""
+        folder = None if self.path is None else self._folder()
+        made: dict[str, Delta] = {}
+        if folder:
+            loaded = {name: folder.load(name, self._start) for name in self.task_names}
+            made = {name: delta for name, delta in loaded.items() if delta is not None}
+        missing = [k for k, name in enumerate(self.task_names) if name not in made]
+        diverged: dict[str, None] = {}
+
+        def work(tasks: list[int]) -> None:
+            for k, delta in zip(tasks, self._trained_alone(tasks), strict=True):
+                name = self.task_names[k]
+                if not is_finite(delta):
+                    diverged[name] = None
+                elif folder:
+                    made[name] = folder.save(name, delta)
+                else:
+                    made[name] = delta
+
+        if self.problem.batched:
+            fits = free_bytes(self.problem.device) // bytes_per_model(self.problem, self.recipe)
+            Chunks(fits).run(len(missing), lambda part: work(missing[part]))
+        else:
+            for k in track(missing, "Training a model on each task"):
+                work([k])
+        if diverged:
+            raise InputError(
+                f"Training diverged (NaN) on {some_of(diverged)} alone: lower the learning rate, or leave "
+                f"{'the task' if len(diverged) == 1 else 'these tasks'} out."
+            )
+        return Vectors([made[name] for name in self.task_names], self.problem.device)
+
+    @property
+    def _start(self) -> Delta:
+        return {name: self.problem.start[name] for name in self.problem.trained}
+
+    def _trained_alone(self, tasks: list[int]) -> list[Delta]:
+        """Task vectors of some tasks, in single precision or better."""
+        problem = self.problem
+        state = {name: value.repeat(len(tasks), *[1] * value.ndim) for name, value in problem.start.items()}
+        subsets, seeds = np.eye(len(self.task_names))[tasks], np.full(len(tasks), self.seed)
+        state = train(problem, self.recipe, state, subsets, seeds, self.steps)
+        wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
+        return [
+            {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}
+            for one in unstacked(state)
+        ]
+
+    def _folder(self) -> DeltaFolder:
+        assert self.path is not None
+        problem, tasks = self.problem, self.problem.tasks
+        fixed = problem.train_fn.fixed
+        everything = {**fixed, **problem.start}
+        about = {
+            "start": fingerprint(everything[name] for name in sorted(everything)),
+            "trained": sorted(problem.trained),
+            "recipe": json.loads(json.dumps(asdict(self.recipe))),
+            "steps": self.steps,
+            "loss": type(problem.loss).__name__,
+            "seed": self.seed,
+        }
+        hashes = {}
+        for k, name in enumerate(tasks.names):
+            inputs, labels = tasks.rows(tasks.owner == k)
+            hashes[name] = fingerprint([*tree_leaves(inputs), labels])
+        return DeltaFolder(self.path, about, hashes)

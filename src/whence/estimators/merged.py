@@ -1,0 +1,263 @@
+"""Outcomes of merged weights: any subset of tasks from one vector per task, and a real forward pass.
+
+What the estimators of merge.py and onestep.py have in common. They differ in how they come by the vectors Δ_k; the
+weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("mean"), or s_k n_k / Σ s n for tasks of n_k
+examples ("sample"). Adapters are merged as products (adapters.py), and batch normalisation gets the statistics of the
+merged model on the examples of the subset.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.estimators.adapters import adapter_pairs, merge_products
+from whence.estimators.deltas import Vectors
+from whence.estimators.diagnosis import concerns, useless
+from whence.estimators.memory import Chunks, free_bytes
+from whence.estimators.problem import Problem, State, side_by_side, unstacked
+from whence.estimators.recipe import Recipe
+from whence.estimators.sampling import draw_batches, task_shares
+from whence.estimators.subsets import Floats, as_subset, as_subsets
+from whence.estimators.truth import Trust, agreement, aligned, trust
+from whence.examples import Examples
+from whence.functional import ModelFn
+from whence.outcomes import Outcomes
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Rule = Literal["mean", "sample"]
+Scale = float | Mapping[str, float]
+RULES = {"mean": "task", "sample": "sample"}  # and the weighting of a recipe that it goes with
+MOST_AT_ONCE = 256
+STATISTICS_ROWS = 512  # examples for the statistics of batch normalisation
+SOME_EXAMPLES = 2000  # of the tasks, that merged weights are tried on
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A scale that was tried against true runs, and how well its estimates agree with them."""
+
+    scale: float
+    agreement: float
+
+
+class Merged(ABC):
+    """Outcome function of one vector per task.
+
+    Subclasses say what the ``vectors`` are, and which scales they go with; see `TaskVectors` and `OneStep`.
+
+    Attributes
+    ----------
+    products : bool
+        Whether vectors are those of whole runs, whose adapters are merged as products.
+    """
+
+    products: bool
+
+    def __init__(self, problem: Problem, *, rule: Rule, scale: Scale | None, seed: int) -> None:
+        if rule not in RULES:
+            raise InputError(f"There is no merge rule {rule!r}. {did_you_mean(str(rule), RULES)}")
+        self.problem, self.rule, self.seed = problem, rule, seed
+        self._scale = None if scale is None else self._checked(scale)
+        self.task_names = problem.task_names
+        self.maximize = problem.maximize
+        self.trials: tuple[Trial, ...] = ()
+        weights = sum(value.nbytes for value in problem.start.values())
+        fits = free_bytes(problem.device) // (3 * weights + min(len(problem.targets), 256) * problem.bytes_per_row)
+        self._chunks = Chunks(min(fits, MOST_AT_ONCE) if problem.batched else 1)
+
+    @property
+    @abstractmethod
+    def vectors(self) -> Vectors:
+        """Δ_k of every task."""
+
+    @property
+    @abstractmethod
+    def scales(self) -> tuple[float, ...]:
+        """Scales worth trying."""
+
+    @abstractmethod
+    def default_scale(self) -> float:
+        """Scale where none is given and there are no true runs."""
+
+    @cached_property
+    def scale(self) -> Scale:
+        """Factor of the merged vectors."""
+        return self.default_scale() if self._scale is None else self._scale
+
+    @property
+    def batch_size(self) -> int:
+        """Number of subsets that are evaluated side by side."""
+        return self._chunks.size
+
+    def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
+        """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
+        found = self.batch(as_subset(subset, self.task_names))
+        return {name: value[0] if self.problem.per_query else float(value[0]) for name, value in found.items()}
+
+    def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
+        """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q)."""
+        rows = as_subsets(subsets, self.task_names)
+        now, was = self._losses
+        if not now <= was:
+            warnings.warn(useless(now, was), DataWarning, stacklevel=2)
+        return self._outcomes(rows, self.scale)
+
+    def states(self, subsets: Floats, scale: Scale) -> State:
+        """Merged weights of subsets, stacked (m, ...); those of the empty subset are W₀."""
+        problem, vectors = self.problem, self.vectors
+        weights = torch.from_numpy(task_shares(subsets, problem.tasks.sizes, RULES[self.rule])).to(problem.device)
+        state = {name: value.repeat(len(subsets), *[1] * value.ndim) for name, value in problem.start.items()}
+        merged_as_products: set[str] = set()
+        for first, second in adapter_pairs(problem.trained) if self.products else ():
+            state[first], state[second] = self._products(first, second, weights * _factor(scale, second))
+            merged_as_products |= {first, second}
+        for name in problem.trained:
+            if name not in merged_as_products:
+                state[name] += vectors.combine(name, weights * _factor(scale, name)).to(state[name])
+        return self._with_statistics(state, subsets)
+
+    def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
+        """The same estimator with the scale that agrees best with a few true runs.
+
+        A few runs can be misleading, so that the scale there is stays unless another one is better by more than the
+        jackknife's standard error of the difference, each run being left out in turn.
+
+        Parameters
+        ----------
+        truth : Outcomes
+            True outcomes of three or more subsets, with the names that this estimator gives. Agreement is the mean
+            correlation over targets; ``trials`` of the result lists all that was tried.
+        scales : iterable of float, optional
+        """
+        rows = as_subsets(truth.subsets, self.task_names)
+        grid = [self.scale, *(self._checked(scale) for scale in (self.scales if scales is None else scales))]
+        found = [aligned(self._outcomes(rows, scale), truth) for scale in grid]
+        scores = np.array([agreement(estimates, truth.values) for estimates in found])
+        if truth.n_runs < 3 or np.isnan(scores).all():
+            raise InputError(
+                "The scale cannot be tuned: it takes three or more true runs of different subsets, and a target that "
+                f"varies between them. Got {truth!r}."
+            )
+        best = int(np.nanargmax(scores))
+        others = [np.delete(np.arange(truth.n_runs), run) for run in range(truth.n_runs)]
+        gains = [agreement(found[best][k], truth.values[k]) - agreement(found[0][k], truth.values[k]) for k in others]
+        error = np.sqrt((len(gains) - 1) * np.var(gains))
+        other = copy.copy(self)
+        for cached in ("scale", "_losses"):
+            other.__dict__.pop(cached, None)
+        other._scale = grid[best] if scores[best] - scores[0] > error else grid[0]
+        other.trials = tuple(
+            Trial(scale, float(score)) for scale, score in zip(grid, scores, strict=True) if isinstance(scale, float)
+        )
+        return other
+
+    def concerns(self) -> list[str]:
+        """What speaks against merging these vectors, as far as the tasks' own examples tell, in sentences."""
+        return concerns(self)
+
+    def check(self, truth: Outcomes) -> Trust:
+        """How far to trust the estimates, from two or three true runs."""
+        rows = as_subsets(truth.subsets, self.task_names)
+        untrained = aligned(self._outcomes(np.zeros_like(rows[:1]), 1.0), truth)
+        return trust(aligned(self._outcomes(rows, self.scale), truth), truth, untrained)
+
+    @cached_property
+    def _losses(self) -> tuple[float, float]:
+        """Mean losses on the tasks' own examples, merged and untrained."""
+        now, was = (float(self.losses_on_tasks(scale).double().mean()) for scale in (self.scale, 0.0))
+        return now, was
+
+    def losses_on_tasks(self, scale: Scale) -> Tensor:
+        """Losses of the merge of all tasks on `some_examples` of the tasks, (n,); at scale 0, of the untrained model."""
+        state = self.states(np.full((1, len(self.task_names)), float(scale != 0)), scale)
+        return self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"][0]
+
+    @cached_property
+    def some_examples(self) -> Examples:
+        """Examples of the tasks that merged weights are tried on."""
+        tasks = self.problem.tasks
+        n = min(len(tasks), SOME_EXAMPLES)
+        rows = np.sort(np.random.default_rng(self.seed).choice(len(tasks), n, replace=False))
+        index = torch.from_numpy(rows).to(self.problem.device)
+        return Examples(*tasks.rows(index), tasks.owner[index], tasks.names)
+
+    def _outcomes(self, rows: Floats, scale: Scale) -> dict[str, Floats]:
+        parts = self._chunks.run(len(rows), lambda part: self.problem.outcomes(self.states(rows[part], scale)))
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    def _checked(self, scale: Any) -> Scale:
+        if isinstance(scale, Mapping):
+            for pattern, value in scale.items():
+                if not any(fnmatch(name, pattern) for name in self.problem.trained):
+                    known = some_of(self.problem.trained)
+                    raise InputError(
+                        f"No trained parameter is named {pattern!r} as a scale has it. There are: {known}."
+                    )
+                self._checked(value)
+            return dict(scale)
+        if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not np.isfinite(scale):
+            raise InputError(f"A scale must be a finite number, or numbers by parameter name. Got {scale!r}.")
+        return float(scale)
+
+    def _products(self, first: str, second: str, coefs: Tensor) -> tuple[Tensor, Tensor]:
+        """Factors of an adapter that adds (1 − Σc) B₀A₀ + Σ_k c_k B_k A_k."""
+        A0, B0 = self.problem.start[first], self.problem.start[second]
+        A = torch.cat([A0[None], A0 + self.vectors.stack(first).to(A0)])
+        B = torch.cat([B0[None], B0 + self.vectors.stack(second).to(B0)])
+        return merge_products(A, B, torch.cat([1 - coefs.sum(1, keepdim=True), coefs], dim=1).to(B0))
+
+    def _with_statistics(self, state: State, subsets: Floats) -> State:
+        """The states with running statistics of the merged models on the examples of their subsets."""
+        problem = self.problem
+        rows = np.flatnonzero(subsets.sum(1) > 0)
+        if self._statistics_fn is None or not len(rows):
+            return state
+        sampling = Recipe(steps=1, batch_size=STATISTICS_ROWS, weighting="task" if self.rule == "mean" else "sample")
+        (drawn,) = draw_batches(subsets[rows], np.full(len(rows), self.seed), problem.tasks.sizes, sampling, 1)
+        inputs, _ = problem.tasks.rows(torch.from_numpy(drawn).to(problem.device))
+        place = torch.from_numpy(rows).to(problem.device)
+        part = {name: value[place] for name, value in state.items()}
+        with torch.no_grad(), problem.own_randomness(self.seed):
+            if problem.batched:
+                side_by_side(self._statistics_fn, (0, 0), part, inputs)
+            else:
+                for one, own in zip(unstacked(part), torch.utils._pytree.tree_map(torch.unbind, inputs), strict=True):
+                    self._statistics_fn(one, own)
+        for name in set(state) - set(problem.trained):
+            state[name][place] = part[name]
+        return state
+
+    @cached_property
+    def _statistics_fn(self) -> ModelFn | None:
+        """The model in training, where one batch replaces all running statistics; None without any."""
+        module = copy.deepcopy(self.problem.train_fn.module)
+        norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+        for norm in norms:
+            norm.momentum = 1.0
+        for part in module.modules():
+            if isinstance(part, nn.modules.dropout._DropoutNd):
+                part.p = 0.0
+        return ModelFn(module, self.problem.train_fn.fixed) if norms else None
+
+
+def _factor(scale: Scale, name: str) -> float:
+    """Scale of one parameter: that of the first pattern that it fits, else 1."""
+    if isinstance(scale, Mapping):
+        return next((value for pattern, value in scale.items() if fnmatch(name, pattern)), 1.0)
+    return scale

@@ -1,0 +1,123 @@
+"""Estimates beside true runs: how well they agree, and whether to trust them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from whence.estimators.subsets import Floats
+from whence.measuring.values import flatten_batch
+from whence.outcomes import Outcomes
+from whence.outcomes.checks import places
+
+ENOUGH = 20  # comparisons, targets × (runs − 1), below which agreement is not judged
+GOOD, SOME = 0.5, 0.2
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What a few true runs say about an estimator.
+
+    Attributes
+    ----------
+    agreement : float
+        Correlation of estimates and true outcomes over runs, mean over targets; NaN where there are too few.
+    error_ratio : float
+        Error of the estimates as a share of that of the model without training; NaN where that is not known.
+    n_runs, n_targets : int
+        How many were compared; targets that do not vary are not.
+    trusted : bool or None
+        None where there is too little to tell.
+    verdict : str
+        All this in a sentence.
+    """
+
+    agreement: float
+    error_ratio: float
+    n_runs: int
+    n_targets: int
+    trusted: bool | None
+    verdict: str
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+def aligned(found: Mapping[str, Floats], truth: Outcomes) -> Floats:
+    """Estimates (m, T) in the columns of the truth.
+
+    Examples
+    --------
+    >>> truth = Outcomes([[1, 0]], [[0.5]], target_names=["loss[1]"])
+    >>> aligned({"loss": np.array([[0.1, 0.2]])}, truth)
+    array([[0.2]])
+    """
+    names, values = flatten_batch(found, len(next(iter(found.values()))))
+    return np.array(values)[:, places(truth.target_names, names, "estimated outcome")]
+
+
+def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -> Trust:
+    """Agreement of estimates (m, T) with true runs, and a verdict.
+
+    Parameters
+    ----------
+    estimates : ndarray of shape (m, T)
+    truth : Outcomes
+        The true outcomes of the same subsets.
+    untrained : ndarray of shape (1, T), optional
+        Outcomes of the model as it is, which estimates have to be closer to the truth than.
+
+    Examples
+    --------
+    >>> truth = Outcomes([[1, 0], [0, 1], [1, 1]], [0.9, 0.8, 0.5], target_names=["loss"])
+    >>> found = trust(np.array([[0.8], [0.7], [0.4]]), truth, np.array([[2.0]]))
+    >>> round(found.agreement, 6), round(found.error_ratio, 3), found.trusted
+    (1.0, 0.079, None)
+    """
+    m, found = truth.n_runs, agreement(estimates, truth.values)
+    n_targets = int(np.isfinite(_correlations(estimates, truth.values)).sum())
+    ratio = np.nan
+    if untrained is not None:
+        known = np.isfinite(estimates) & np.isfinite(untrained) & np.isfinite(truth.values)
+        errors = [float(np.abs(guess - truth.values)[known].sum()) for guess in (estimates, untrained)]
+        ratio = errors[0] / errors[1] if errors[1] > 0 else np.nan
+    compared = f"{m} true runs and {n_targets} target{'' if n_targets == 1 else 's'}"
+    if ratio >= 1:
+        return Trust(found, ratio, m, n_targets, False, (
+            f"Do not trust the estimates: they are {ratio:.1f} times as far from {m} true runs as the untrained model."
+        ))  # fmt: skip
+    if n_targets * (m - 1) < ENOUGH:
+        return Trust(found, ratio, m, n_targets, None, (
+            f"Too little to tell: {compared} that vary. Give more runs, or outcomes per query."
+        ))  # fmt: skip
+    if found < SOME:
+        text = "Do not trust the estimates"
+    elif found < GOOD:
+        text = "Trust the estimates only together with true runs"
+    else:
+        text = "The estimates can be trusted"
+    return Trust(found, ratio, m, n_targets, found >= GOOD, f"{text}: they correlate {found:.2f} ({compared}).")
+
+
+def agreement(estimates: Floats, values: Floats) -> float:
+    """Correlation over runs of estimates (m, T) and true values, mean over the targets that vary; NaN where none does.
+
+    >>> agreement(np.array([[1.0], [2.0], [2.5]]), np.array([[1.0], [3.0], [4.0]]))
+    1.0
+    """
+    per_target = _correlations(estimates, values)
+    return float(np.nanmean(per_target)) if np.isfinite(per_target).any() else np.nan
+
+
+def _correlations(estimates: Floats, values: Floats) -> Floats:
+    """Correlation of each target over the runs that have it, (T,); NaN for a single run or no variation."""
+    known = np.isfinite(values) & np.isfinite(estimates)
+    n = known.sum(0)
+    x, y = (np.where(known, array, 0.0) for array in (estimates, values))
+    x, y = (np.where(known, array - array.sum(0) / np.maximum(n, 1), 0.0) for array in (x, y))
+    spread = np.sqrt((x**2).sum(0) * (y**2).sum(0))
+    varies = (n >= 2) & ((y**2).sum(0) > 0)
+    # Estimates that do not vary agree with nothing.
+    return np.where(varies, np.divide((x * y).sum(0), spread, out=np.zeros_like(spread), where=spread > 0), np.nan)
