@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
+from whence.interaction import Interactions
 from whence.report import collect, write_page, write_report
 from whence.report.answer import answer, recommended
 from whence.report.export import exported
@@ -230,12 +231,13 @@ def test_pairs_of_many_tasks_are_the_strongest_and_everyones_partners(monkeypatc
 
 
 def test_like_partners_stand_together():
-    from whence.report.findings import _clustered
-
     group = np.array([0, 1, 0, 1, 0, 1])
-    scores = np.where(group[:, None] == group[None, :], 1.0, -1.0)
-    order = group[_clustered(scores)]
-    assert np.abs(np.diff(order)).sum() == 1
+    scores = np.where(group[:, None] == group[None, :], 1.0, -1.0)[:, :, None]
+    zero = np.zeros_like(scores)
+    names = tuple("abcdef")
+    pairs = Interactions(scores, zero, zero, "exact", names, ("loss",), (False,), "shapley")
+    assert np.abs(np.diff(group[pairs.clustered()])).sum() == 1
+    assert sorted(pairs.clustered()) == list(range(6))
 
 
 def test_tables_without_pairs_or_further_runs_say_so():

@@ -79,6 +79,11 @@ class Attribution(Effects):
     def __str__(self) -> str:
         return f"{self.rule} attribution ({self.how})\n{self.to_frame().to_string(index=False)}"
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import attribution_html
+
+        return attribution_html(self)
+
 
 def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = None, seed: int = 0) -> Attribution:
     """Return the attribution of every task to every target.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whence.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
 from whence.effects import Effects, as_model, pair_effects, rule_mixture
@@ -61,8 +62,25 @@ class Interactions(Effects):
         columns = ["target", "task_a", "task_b", "score", "std", "low", "high", "verdict"]
         return pd.DataFrame(rows, columns=columns)
 
+    def clustered(self, target: int = 0) -> NDArray[np.intp]:
+        """Return the order of tasks (K,) in which those with like partners stand together, for a matrix to read."""
+        from scipy.cluster.hierarchy import leaves_list, linkage
+        from scipy.spatial.distance import pdist
+
+        scores = self.scores[:, :, target]
+        if len(scores) < 3 or not np.abs(scores).max() > 0:
+            return np.arange(len(scores))
+        return np.asarray(
+            leaves_list(linkage(pdist(scores), "average", optimal_ordering=len(scores) <= 200)), dtype=np.intp
+        )
+
     def __str__(self) -> str:
         return f"{self.kind} interactions ({self.how})\n{self.to_frame(top=10).to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        from whence.notebook import interactions_html
+
+        return interactions_html(self)
 
 
 def interactions(model: Any, kind: str = "shapley", *, seed: int = 0) -> Interactions:

@@ -68,6 +68,11 @@ class Selection:
             lines.append(f"  {name}: {mean:.6g} ± {std:.3g}")
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import selection_html
+
+        return selection_html(self)
+
 
 def select(
     model: Model,

@@ -52,6 +52,11 @@ class Suggestions:
     def __str__(self) -> str:
         return f"to measure next, by {self.by}:\n{self.to_frame().to_string(index=False)}"
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import suggestions_html
+
+        return suggestions_html(self)
+
 
 def suggest(
     model: Model, n: int = 10, *, by: str = "variance", target: str | None = None, seed: int = 0

@@ -159,7 +159,7 @@ def table(columns: Sequence[str], rows: Iterable[Row], *, left: Sequence[str] = 
     return found
 
 
-def both_ends(rows: list[Row], top: int | None = None, *, how: str = "--json or --top") -> list[Row]:
+def both_ends(rows: list[Row], top: int | None = None, *, how: str) -> list[Row]:
     """Return all rows, or the first and last of many and a row that says how many are left out."""
     end = MOST_ROWS // 2 if top is None else top
     if len(rows) <= (MOST_ROWS if top is None else 2 * top):

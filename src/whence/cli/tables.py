@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from whence.surrogates.kernels import Array
 
 MOST_TARGETS = 5  # with more, tables show the mean over targets
+HOW = "--json or --top"  # to see what a table leaves out
 RULES = {
     "shapley": "the change when the task joins, averaged over subsets of every size",
     "banzhaf": "the change when the task joins, averaged over random halves of the others",
@@ -137,12 +138,17 @@ def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
     return [remark(f"{name}: {SCORES[name]}") for name in columns]
 
 
-def effects_page(found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None) -> Page:
-    """Return a table per target of what tasks or pairs do; of many targets, one table of their mean."""
+def effects_page(
+    found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None, how: str = HOW
+) -> Page:
+    """Return a table per target of what tasks or pairs do; of many targets, one table of their mean.
+
+    ``how`` says how to see what was left out.
+    """
     from whence.interaction import Interactions
 
     if len(targets) > MOST_TARGETS:
-        return _mean_page(found, targets, heading=heading, top=top)
+        return _mean_page(found, targets, heading=heading, top=top, how=how)
     pairs = found.scores.ndim == 3
     frame = found.to_frame(top=top) if isinstance(found, Interactions) else found.to_frame()
     if frame.empty:
@@ -158,7 +164,7 @@ def effects_page(found: Attribution | Interactions, targets: Sequence[str], *, h
             [name, number(score, places, signed=True), span(low, high, places, signed=True), word(verdict)]
             for name, score, low, high, verdict in zip(*shown, strict=True)
         ]
-        cells = cells if pairs else both_ends(cells, top)
+        cells = cells if pairs else both_ends(cells, top, how=how)
         unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
         up = found.maximize[found.target_names.index(target)]
         columns = ["pair" if pairs else "task", "score", "90% interval", "verdict"]
@@ -167,7 +173,9 @@ def effects_page(found: Attribution | Interactions, targets: Sequence[str], *, h
     return [*page, remark("unclear: the 90% interval holds zero")] if unclear else page
 
 
-def _mean_page(found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None) -> Page:
+def _mean_page(
+    found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None, how: str
+) -> Page:
     """Return the mean over targets, and to how many of them each task or pair does good or harm."""
     import numpy as np
 
@@ -197,11 +205,11 @@ def _mean_page(found: Attribution | Interactions, targets: Sequence[str], *, hea
     if words[0] == "pair":
         cells = [row(k) for k in np.argsort(-np.abs(gain), kind="stable")[:top]]
     else:
-        cells = both_ends([row(k) for k in np.argsort(-gain, kind="stable")], top)
+        cells = both_ends([row(k) for k in np.argsort(-gain, kind="stable")], top, how=how)
     return [
         title(f"{heading}: mean over {len(targets)} targets ({way})"),
         table([words[0], "mean score", *words[1:], UNCLEAR], cells),
-        remark("The last three columns count targets; name one with --target to see its own table."),
+        remark(f"The last three columns count targets; for those of one, use {'--target' if how == HOW else how}."),
     ]
 
 

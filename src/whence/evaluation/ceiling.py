@@ -55,6 +55,11 @@ class Ceiling:
         interval = f"{self.mean_low:.4g} to {self.mean_high:.4g}"
         return f"Ceiling: {self.mean:.4g} ({interval}) {out_of(self.per_target)}"
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import ceiling_html
+
+        return ceiling_html(self)
+
 
 def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ceiling:
     """Spearman correlation with one measured run that no predictor of the subset can be expected to exceed.

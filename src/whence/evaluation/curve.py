@@ -68,6 +68,11 @@ class LearningCurve:
             return f"More runs would help a little: about {gain:.2f} in rank correlation for twice as many."
         return "The curve has levelled off: more runs of this kind would add little."
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import curve_html
+
+        return curve_html(self)
+
 
 def learning_curve(
     outcomes: Outcomes,

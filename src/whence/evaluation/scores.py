@@ -57,6 +57,11 @@ class Score:
     def __repr__(self) -> str:
         return f"Score: {self.mean:.4g} {out_of(self.per_target)}"
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import score_html
+
+        return score_html(self)
+
 
 def spearman_per_target(predicted: ArrayLike, measured: ArrayLike) -> Floats:
     """Spearman correlation of each column, with average ranks for ties.

@@ -122,6 +122,11 @@ class Comparison:
         half = float(scipy.special.stdtrit(len(gaps) - 1, (1 + level) / 2)) * error
         return mean, mean - half, mean + half
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import comparison_html
+
+        return comparison_html(self)
+
 
 def repeated_splits(
     outcomes: Outcomes,

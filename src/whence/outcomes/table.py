@@ -146,6 +146,11 @@ class Outcomes:
             f"{some_of(targets, limit=3)}; {counted(distinct, 'distinct subset')}"
         )
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import outcomes_html
+
+        return outcomes_html(self)
+
     def rows(self, index: ArrayLike) -> Outcomes:
         """Table with some of the runs, by position (repeats are fine) or by a mask.
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import ndtri
 
 import whence
 from whence.attribution import HELPS, HURTS, Attribution
@@ -21,12 +20,11 @@ from whence.errors import InputError, counted, some_of
 from whence.selection import Selection
 from whence.surrogates.choose import Model, trust
 from whence.surrogates.kernels import Array
-from whence.surrogates.posterior import LEVEL
+from whence.surrogates.posterior import HALF_WIDTH, LEVEL
 
 Phrase = tuple[str, str]  # text and role: "good", "bad", "key" or ""
 # Searching for the best subset takes seconds with so many tasks or targets, and minutes with more.
 SEARCHED_TASKS, SEARCHED_TARGETS = 60, 8
-HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))  # of an interval, in standard deviations
 NAMED = 5  # tasks of a kind spelled out in a sentence
 UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
 

@@ -12,8 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
 from sklearn.base import clone
 
 import whence
@@ -171,13 +169,13 @@ def _pairs_of(pairs: Interactions, target: int) -> dict[str, Any]:
     """The pairs of one target among the tasks that interact most, and the strongest partners of the others."""
     scores = pairs.scores[:, :, target]
     n_tasks = len(scores)
-    members = np.arange(n_tasks)
+    members, order = set(range(n_tasks)), pairs.clustered(target)
     first, second = np.triu_indices(n_tasks, 1)
     if n_tasks > MATRIX_TASKS:
         strongest = np.argsort(-np.abs(scores[first, second]), kind="stable")
         in_order = dict.fromkeys(np.column_stack([first[strongest], second[strongest]]).ravel().tolist())
-        members = np.sort(np.array(list(in_order)[:MATRIX_TASKS]))
-        inside = np.isin(np.arange(n_tasks), members)
+        members = set(list(in_order)[:MATRIX_TASKS])
+        inside = np.isin(np.arange(n_tasks), list(members))
         partners = np.argsort(-np.abs(scores), axis=1, kind="stable")[:, :PARTNERS]
         wanted = np.zeros((n_tasks, n_tasks), dtype=bool)
         wanted[np.repeat(np.arange(n_tasks), PARTNERS), partners.ravel()] = True
@@ -186,18 +184,10 @@ def _pairs_of(pairs: Interactions, target: int) -> dict[str, Any]:
     return {
         "a": pack(first, "u32"),
         "b": pack(second, "u32"),
-        "order": members[_clustered(scores[np.ix_(members, members)])].tolist(),
+        "order": [int(k) for k in order if k in members],
         "places": _places(scores[first, second], pairs.std[first, second, target]),
         **_effects(pairs, (first, second, target)),
     }
-
-
-def _clustered(scores: Floats) -> Any:
-    """The order of tasks in which those with like partners stand together."""
-    if len(scores) < 3 or not np.abs(scores).max() > 0:
-        return np.arange(len(scores))
-    apart = np.linalg.norm(scores[:, None] - scores[None, :], axis=2)
-    return leaves_list(linkage(squareform(apart, checks=False), "average", optimal_ordering=True))
 
 
 # ---- targets, trust, what next ---------------------------------------------------------------------------

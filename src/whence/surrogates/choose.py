@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
@@ -28,7 +27,7 @@ from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernels import Array
-from whence.surrogates.posterior import LEVEL, interval_factor
+from whence.surrogates.posterior import HALF_WIDTH, interval_factor
 from whence.surrogates.warp import RankScale
 
 CANDIDATES: Mapping[str, Any] = {
@@ -204,6 +203,11 @@ class Model:
     def __str__(self) -> str:
         return "\n".join([repr(self.outcomes), *self._choices(), self._quality_in_words()])
 
+    def _repr_html_(self) -> str:
+        from whence.notebook import model_html
+
+        return model_html(self)
+
     def _choices(self) -> list[str]:
         lines = []
         for part in self.parts:
@@ -329,7 +333,7 @@ def _trial(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: N
     ranked = np.array([lds(predicted[held], table.rows(held)).per_target for held in held_out])
     inside = np.empty(residual.shape)
     for held in held_out:
-        width = ndtri((1 + LEVEL) / 2) * std[held] * interval_factor(residual[~held], std[~held])
+        width = HALF_WIDTH * std[held] * interval_factor(residual[~held], std[~held])
         inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
     scale, scores = RankScale.learn(table.values)
     return Trial(

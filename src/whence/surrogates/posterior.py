@@ -19,6 +19,7 @@ from whence.surrogates.kernels import BLOCK_BYTES, Array, Kernel, Lattice
 
 # Intervals are calibrated at this level.
 LEVEL = 0.9
+HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))  # of an interval at that level, in standard deviations
 # Leave-one-out needs a full inverse: beyond this many runs, a sample of them calibrates the intervals.
 CALIBRATION_RUNS = 4000
 
@@ -148,7 +149,7 @@ def interval_factor(residual: Array, std: Array) -> Array:
     own = np.array([np.quantile(r[k], LEVEL) if k.any() else pooled for r, k in zip(ratio.T, known.T, strict=True)])
     trust = known.sum(0) / (known.sum(0) + 50)
     stretched = np.maximum(own, 1e-3) ** trust * max(pooled, 1e-3) ** (1 - trust)
-    return np.asarray(stretched / ndtri((1 + LEVEL) / 2))
+    return np.asarray(stretched / HALF_WIDTH)
 
 
 def _dual(factor: Array, residual: Array) -> tuple[Array, Array]:

@@ -1,0 +1,195 @@
+"""How results look in a notebook: the tables of the command line, as compact HTML.
+
+Beside the flow. Every result has a ``_repr_html_`` that ends here; numbers, words and colours are those of
+:mod:`whence.cli`, and every name is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from whence.cli import tables
+from whence.cli.console import Page, Row, both_ends, decimals, number, remark, share, span, table, title
+from whence.errors import counted
+
+if TYPE_CHECKING:
+    from whence.attribution import Attribution
+    from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
+    from whence.interaction import Interactions
+    from whence.outcomes import Outcomes
+    from whence.selection import Selection
+    from whence.suggestion import Suggestions
+    from whence.surrogates.choose import Model
+
+HOW = ".to_frame()"  # to see what a table leaves out
+TOP_PAIRS = 10
+MOST_COLUMNS = 12
+# Of the styles of the command line; on light and dark grounds alike.
+STYLES = {"green": "color:#0a8a80", "red": "color:#c8502a", "dim": "opacity:0.65", "bold": "font-weight:600"}
+
+
+def page_html(page: Iterable[RenderableType]) -> str:
+    """Return lines and tables of the command line as HTML.
+
+    >>> page_html([Text("a < b", style="bold")])
+    '<div><div style="font-weight:600">a &lt; b</div></div>'
+    """
+    parts = (_table(part) if isinstance(part, Table) else _line(part) for part in page)
+    return f"<div>{''.join(parts)}</div>"
+
+
+def _line(part: Any) -> str:
+    if not str(part).strip():
+        return ""
+    style = _style(part)
+    return f"<div{style}>{escape(str(part).strip())}</div>"
+
+
+def _table(part: Table) -> str:
+    def cell(tag: str, content: Any, justify: str) -> str:
+        style = f"text-align:{'left' if justify == 'left' else 'right'}"
+        return f'<{tag} style="{style}"><span{_style(content)}>{escape(str(content))}</span></{tag}>'
+
+    columns = part.columns
+    head = "".join(cell("th", column.header, column.justify) for column in columns)
+    rows = zip(*(column.cells for column in columns), strict=True)
+    body = "".join(
+        f"<tr>{''.join(cell('td', one, column.justify) for one, column in zip(row, columns, strict=True))}</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _style(content: Any) -> str:
+    style = STYLES.get(str(content.style), "") if isinstance(content, Text) else ""
+    return f' style="{style}"' if style else ""
+
+
+# ---- one function for each kind of result ----------------------------------------------------------------
+
+
+def outcomes_html(runs: Outcomes) -> str:
+    """Return the description of a table of runs, and its first and last rows."""
+    names = [*runs.task_names, *runs.target_names]
+    shown = list(range(len(names)))
+    if len(names) > MOST_COLUMNS:  # the first tasks, and the targets as far as there is room
+        n_targets = min(runs.n_targets, MOST_COLUMNS // 2)
+        shown = [*range(MOST_COLUMNS - n_targets), *range(runs.n_tasks, runs.n_tasks + n_targets)]
+    rows: list[Row] = [
+        [str(place), *(f"{value:.6g}" for value in [*subset, *values])]
+        for place, (subset, values) in enumerate(zip(runs.subsets, runs.values, strict=True))
+        if place < 5 or place >= runs.n_runs - 5
+    ]
+    if runs.n_runs > len(rows):
+        rows.insert(5, [remark("…"), *[""] * len(names)])
+    picked = [[row[0], *(row[1 + at] for at in shown)] for row in rows]
+    page: Page = [Text(repr(runs)), table(["run", *(names[at] for at in shown)], picked)]
+    if len(shown) < len(names):
+        page.append(remark(f"{len(names) - len(shown)} more columns, use {HOW}"))
+    return page_html(page)
+
+
+def model_html(model: Model) -> str:
+    """Return what was chosen, how good it is, and what else was tried."""
+    tried = tables.trials_page(tables.trials(model), model.outcomes.n_targets)
+    return page_html([*tables.model_page(model), *tried])
+
+
+def attribution_html(found: Attribution) -> str:
+    """Return what each task does, a table per target or one of their mean."""
+    heading = f"{tables.HEADINGS[found.rule]} attribution"
+    page = tables.effects_page(found, found.target_names, heading=heading, top=None, how=HOW)
+    return page_html([*page, remark(f"score: {tables.RULES[found.rule]} ({found.how})")])
+
+
+def interactions_html(found: Interactions) -> str:
+    """Return the strongest pairs."""
+    heading = f"{tables.HEADINGS[found.kind]} interactions"
+    page = tables.effects_page(found, found.target_names, heading=heading, top=TOP_PAIRS, how=HOW)
+    what = f"score: what the two do beyond the sum of each, {tables.OTHERS[found.kind]} ({found.how})"
+    return page_html([*page, remark(what)])
+
+
+def selection_html(found: Selection) -> str:
+    """Return the chosen subset and what is predicted for it."""
+    from whence.surrogates.posterior import HALF_WIDTH
+
+    cells: list[Row] = []
+    for name, mean, std in zip(found.target_names, found.predicted, found.std, strict=True):
+        places = decimals(std if std == std else mean)
+        cells.append([name, number(mean, places), span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)])
+    page: Page = [
+        title(f"Use {counted(len(found.tasks), 'task')}"),
+        Text(", ".join(found.tasks), style="green"),
+        table(["outcome", "predicted", "90% interval"], both_ends(cells, how=".predicted and .std")),
+        Text(f"{found.objective}: {found.value:.6g}"),
+    ]
+    if found.best_run == found.best_run:
+        page.append(Text(f"best measured run within the constraints: {found.best_run:.6g}"))
+    return page_html([*page, remark(f"how: {found.how}")])
+
+
+def suggestions_html(found: Suggestions) -> str:
+    """Return the runs to make next, with what is predicted for the first targets."""
+    shown = range(min(len(found.target_names), tables.MOST_TARGETS))
+    columns = ["run", "tasks", *(f"predicted {found.target_names[t]}" for t in shown)]
+    rows: list[Row] = []
+    for place, (subset, mean, std) in enumerate(zip(found.subsets, found.predicted, found.std, strict=True)):
+        binary = set(subset.tolist()) <= {0.0, 1.0}
+        inside = [
+            name if binary else f"{name} {weight:.3g}"
+            for name, weight in zip(found.task_names, subset, strict=True)
+            if weight
+        ]
+        digits = [decimals(std[t] if std[t] == std[t] else mean[t]) for t in shown]
+        predicted = [f"{number(mean[t], n)} ± {number(std[t], n)}" for t, n in zip(shown, digits, strict=True)]
+        rows.append([str(place + 1), ", ".join(inside), *predicted])
+    heading = title(f"{counted(len(rows), 'run')} to make next, by {found.by}")
+    return page_html([heading, table(columns, both_ends(rows, how=HOW), left=["tasks"])])
+
+
+def score_html(found: Score) -> str:
+    """Return the mean score and that of every target."""
+    rows: list[Row] = [
+        [name, number(value, 3)] for name, value in zip(found.target_names, found.per_target, strict=True)
+    ]
+    return page_html([Text(repr(found)), table(["target", "score"], both_ends(rows, how=".per_target"))])
+
+
+def ceiling_html(found: Ceiling) -> str:
+    """Return the noise ceiling of every target, or why there is none."""
+    rows: list[Row] = [
+        [name, number(value, 3), span(low, high, 3)]
+        for name, value, low, high in zip(found.target_names, found.per_target, found.low, found.high, strict=True)
+    ]
+    columns = ["target", "noise ceiling", "95% interval"]
+    known: Page = [] if found.reason else [table(columns, both_ends(rows, how=".per_target"))]
+    return page_html([Text(repr(found)), *known])
+
+
+def comparison_html(found: Comparison) -> str:
+    """Return the scores of every method, and by how much the first differs."""
+    first, *_ = found.methods
+    rows: list[Row] = []
+    for method, row in found.to_frame().iterrows():
+        mean, low, high = found.difference(first, str(method))
+        gap = "" if method == first else f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
+        scores = [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
+        rows.append([str(method), *scores, gap])
+    columns = ["method", *tables.SCORES, f"{first} minus it"]
+    return page_html([table(columns, rows), *tables.legend()])
+
+
+def curve_html(found: LearningCurve) -> str:
+    """Return the rank correlation at every size, and whether more runs would help."""
+    rows: list[Row] = [
+        [str(size), number(mean), span(low, high)]
+        for size, mean, low, high in zip(found.sizes, found.mean, found.lds.min(1), found.lds.max(1), strict=True)
+    ]
+    return page_html([table(["subsets", "rank corr.", "over splits"], rows), Text(found.in_words())])
