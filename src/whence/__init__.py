@@ -15,7 +15,9 @@ Everything is a set function on tasks. The flow, and where each step lives::
     effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
     attribution.py   what each task does            interaction.py   what pairs do together
     selection.py     which subset to use            suggestion.py    which runs to make next
-    evaluation/      how far to trust all this: scores, size-only baseline, noise ceiling, repeated splits
+    evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
+    report/          all of it as one page that predicts in the browser (``Model.report``)
+    plots.py         the same pictures for papers   notebook.py      the same tables for notebooks
     cli/             the same verbs on files        demo.py          all of it on a set function whose truth is known
 
 A user's session::
@@ -95,6 +97,8 @@ __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "plots":
+        return import_module("whence.plots")
     if name not in _HOME:
         raise AttributeError(f"module 'whence' has no attribute {name!r}")
     try:
