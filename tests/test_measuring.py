@@ -55,6 +55,17 @@ class Batched:
         return {"loss": table[:, 0], "acc": table[:, 1:]}
 
 
+class Empty(Batched):
+    batch_size = 0
+
+
+class Halves:
+    """A user's own design, without a repr."""
+
+    def draw(self, n_tasks, n=None, *, seed=0):
+        return np.tile(np.arange(n_tasks) % 2, (n, 1))
+
+
 def seeds_of(seed, seeds, n):
     """The documented rule."""
     words = [np.random.SeedSequence([seed, r]).generate_state(n)[i] >> 1 for r in range(seeds) for i in range(n)]
@@ -327,6 +338,13 @@ def test_functions_of_a_script_and_of_another_function_reach_the_workers():
     np.testing.assert_array_equal(whence.measure(local, np.eye(2)).values, [[3.0], [3.0]])
 
 
+def test_a_design_of_your_own_is_any_object_that_draws(tmp_path):
+    for _ in range(2):  # again as in another process, where the object is another one
+        runs = whence.measure(train, Halves(), 2, tasks=TASKS, engine="inline", path=tmp_path / "run")
+    np.testing.assert_array_equal(runs.subsets, [[0, 1, 0, 1]] * 2)
+    assert runs.provenance["design"] == "Halves"
+
+
 # ---- refusals --------------------------------------------------------------------------------------------
 
 REFUSED = {
@@ -351,6 +369,7 @@ REFUSED = {
     "unknown engine": ({"engine": "dask"}, "must be 'local', 'ray', 'inline'. Got 'dask' instead"),
     "timeout without workers": ({"engine": "inline", "timeout": 5}, "which has neither workers nor a timeout"),
     "workers for batches": ({"outcome_fn": Batched(), "jobs": 2}, "Batched measures in this process"),
+    "batches of nothing": ({"outcome_fn": Empty()}, "The 'batch_size' parameter of measure must be an integer"),
     "cluster for batches": ({"outcome_fn": Batched(), "engine": "ray"}, "leave out engine='ray'"),
     "no function": ({"outcome_fn": 3}, r"must be a function of \(subset, seed\), or an object with a method batch"),
     "one argument": ({"outcome_fn": lambda subset: 1.0}, r"must take a subset and a seed.*It takes \(subset\)"),

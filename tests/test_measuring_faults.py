@@ -110,6 +110,18 @@ def test_each_kind_of_trouble_is_that_of_its_row_alone(tmp_path, jobs):
     assert children_of(os.getpid()) == []
 
 
+def prints_for_ever(subset, seed):
+    while True:
+        print("y" * 1000)
+
+
+def test_a_row_that_never_stops_printing_is_stopped_too():
+    began = time.monotonic()
+    with pytest.warns(DataWarning, match="it took longer than 1 s"):
+        whence.measure(prints_for_ever, np.ones((1, 2)), timeout=1)
+    assert time.monotonic() - began < 10
+
+
 def leaves_a_child(subset, seed):
     subprocess.Popen(["sleep", "601"])
     time.sleep(600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -19,6 +20,7 @@ from whence.measuring.pool import Lost, Message
 from whence.measuring.rows import Job, OutcomeFn, brief
 
 KEPT = 64 * 1024  # bytes of what an outcome function prints
+PIECES = 16
 PATIENCE = 2.0  # seconds for a worker that was dismissed to end by itself
 THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
@@ -90,9 +92,10 @@ class LocalWorker:
             os.close(handle)
         self._jobs, self._replies = Connection(jobs, readable=False), Connection(replies, writable=False)
         self._printed = b""
-        self._dismissed = 0.0
+        self._dismissed = -math.inf
         # Until it has been read, a large function fills the pipe: other workers need not wait for that.
-        threading.Thread(target=self._send, args=(packed,), daemon=True).start()
+        self._sender = threading.Thread(target=self._send, args=(packed,), daemon=True)
+        self._sender.start()
 
     def _send(self, packed: bytes) -> None:
         with suppress(OSError):  # it has died already, as `poll` will find
@@ -140,7 +143,9 @@ class LocalWorker:
 
     def _read_output(self) -> None:
         """Take what was printed, and keep the end of it."""
-        while self._output is not None:
+        for _ in range(PIECES):  # and not until there is no more: some functions never stop
+            if self._output is None:
+                return
             try:
                 piece = os.read(self._output, KEPT)
             except BlockingIOError:
@@ -172,6 +177,7 @@ class LocalWorker:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._sender.join()  # which it does, now that nobody reads: its pipe must not be closed under it
         os.close(self._life)
         self._life = None  # type: ignore[assignment]
         if self._output is not None:

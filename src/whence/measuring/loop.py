@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from whence.errors import DataWarning, InputError, counted
 from whence.measuring.display import Display
-from whence.measuring.inline import in_batches, one_by_one
+from whence.measuring.inline import BATCH_SIZE, in_batches, one_by_one
 from whence.measuring.journal import FAILURES, Journal, open_journal
 from whence.measuring.ledger import Ledger, unmeasured
 from whence.measuring.plan import Plan, check_signature, make_plan, whole
@@ -147,7 +147,9 @@ class Workers:
                 f"The 'timeout' parameter of measure must be a number of seconds above 0. Got {self.timeout!r} instead."
             )
         batched = takes_batches(outcome_fn)
-        if not batched:
+        if batched:
+            whole(getattr(outcome_fn, "batch_size", BATCH_SIZE), "batch_size", 1)
+        else:
             check_signature(outcome_fn, plan)
         if batched and self.engine == "ray":
             raise InputError(f"{plan.outcome_fn} measures batches of subsets in this process: leave out engine='ray'.")

@@ -101,7 +101,10 @@ def make_plan(outcome_fn: Any, design: Any, n: int | None, *, tasks: Any, seed: 
                 f"The tasks must be known to draw subsets of them: name them with tasks=, or give their number. The "
                 f"outcome function has no 'task_names', and {design} is a design for any tasks."
             )
-        text, subsets = str(design), np.array(design.draw(len(names), n, seed=seed), dtype=np.float64)
+        # The repr of an object that has none of its own is another one in every process.
+        kind: Any = type(design)
+        text = kind.__name__ if kind.__repr__ is object.__repr__ else str(design)
+        subsets = np.array(design.draw(len(names), n, seed=seed), dtype=np.float64)
         if subsets.ndim != 2 or subsets.shape[1] != len(names) or not len(subsets):
             raise InputError(
                 f"A design must draw at least one subset, an array of shape (n, {len(names)}). {text} drew an array of "

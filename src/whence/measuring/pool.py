@@ -91,11 +91,6 @@ class _Slot:
         self.job, self.since = job, time.monotonic()
         return True
 
-    def replace(self, worker: Worker) -> None:
-        """Have another worker instead."""
-        self.worker.stop()
-        self.__dict__.update(_Slot(worker).__dict__)
-
 
 def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
     """Results of the jobs, in lists of those that were finished together.
@@ -112,17 +107,25 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
     slots: list[_Slot] = []
     held: list[Result] = []
     handed_on, early_deaths = -TOGETHER, 0
+
+    def replace(slot: _Slot) -> None:
+        """Have another worker instead, where there is anything left to do for it."""
+        slot.worker.stop()
+        slots.remove(slot)
+        if waiting:
+            slots.append(_Slot(engine.start()))
+
     try:
         slots += [_Slot(engine.start()) for _ in range(min(n_workers, len(waiting)))]
         while waiting or any(slot.job for slot in slots):
-            for slot in slots:
+            for slot in list(slots):
                 if waiting and slot.ready and slot.job is None:
                     if slot.give(waiting[0]):
                         waiting.popleft()
                     else:
-                        slot.replace(engine.start())
+                        replace(slot)
             engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
-            for slot in slots:
+            for slot in list(slots):
                 message = slot.worker.poll()
                 if message is None and _overdue(slot, timeout):
                     message = Lost(f"it took longer than {timeout:g} s")
@@ -140,18 +143,19 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
                             f"{STARTS} workers in a row ended before they had loaded the outcome function: "
                             f"{message.reason}. {slot.worker.printed()[-500:]}"
                         )
-                    slot.replace(engine.start())
+                    replace(slot)
                 elif message is not None:
                     held += _finish(slot, message)
                     if isinstance(message, Lost):
-                        slot.replace(engine.start())
+                        replace(slot)
             if held and time.monotonic() - handed_on >= TOGETHER:
                 yield held
                 held, handed_on = [], time.monotonic()
         if held:
             yield held
         for slot in slots:
-            slot.worker.dismiss()
+            if slot.ready:
+                slot.worker.dismiss()
     finally:
         for slot in slots:
             slot.worker.stop()
