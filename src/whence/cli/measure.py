@@ -13,6 +13,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
+from whence.cli import tables
 from whence.cli.console import (
     Page,
     Row,
@@ -108,7 +109,7 @@ def measure(
                 tasks=known,
                 seed=seed,
                 seeds=seeds,
-                maximize=args.names_of(maximize) or getattr(outcome_fn, "maximize", ()),
+                maximize=args.names_of(maximize) or (),
             )
             workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
             began = time.monotonic()
@@ -185,15 +186,11 @@ def _page(ledger: "Ledger", folder: Path, seconds: float) -> Page:
 
     page: Page = [Text(summary(ledger, seconds))]
     if failures := _failures(ledger):
-        rows: list[Row] = [
-            [
-                str(each["row"]),
-                str(each["replicate"]),
-                ", ".join(each["subset"]) or "(no task)",
-                Text(each["reason"], "red"),
-            ]
-            for each in failures[:MOST_FAILURES]
-        ]
+        runs = ledger.outcomes()
+        rows: list[Row] = []
+        for each in failures[:MOST_FAILURES]:
+            tasks = tables.subset_name(runs, runs.subsets[each["row"]])
+            rows.append([str(each["row"]), str(each["replicate"]), tasks, Text(each["reason"], "red")])
         more = f", the first {MOST_FAILURES}" if len(failures) > MOST_FAILURES else ""
         page += [
             title(f"Rows that failed{more}"),
