@@ -161,6 +161,15 @@ def test_the_recommended_subset_stays_among_subsets_like_the_runs():
     assert found.subset[4] == 0
 
 
+def test_a_mixture_beyond_the_runs_is_said_to_be():
+    S = np.random.default_rng(0).dirichlet(np.full(3, 20.0), 30)
+    runs = whence.Outcomes(S, S[:, 0], ["a", "b", "c"], ["reward"], True)
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    scores = whence.attribute(model, "shift")
+    said = text_of(answer(model, 0, scores, recommended(model, 0, scores))["subset"])
+    assert said.endswith("No run had as much a: measure it before you rely on it.")
+
+
 def test_many_targets_get_the_tasks_of_best_score(monkeypatch, model):
     monkeypatch.setattr("whence.report.answer.SEARCHED_TARGETS", 0)
     scores = whence.attribute(model)

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from sklearn.ensemble import RandomForestRegressor
 
 import whence
 from browser import at_rest, launched, opened, shown_prediction, until
@@ -356,7 +357,7 @@ def test_weights_keep_their_total(browser, mixture):
         )
         fragment = page.evaluate("location.hash")
         page.fill(".weight:has-text('law') input[type=number]", "0.99")
-        assert "No run was more law" in page.inner_text(".result .warning")
+        assert "No run had as much law" in page.inner_text(".result .warning")
         assert "mixture weights" in page.inner_text("#pairs-intro")
         page.click("#task-table button.link >> nth=0")
         assert page.is_visible("#profile svg")
@@ -380,23 +381,44 @@ def test_names_are_never_markup(browser, folder):
             page.click("#profile-close")
 
 
+def test_a_surrogate_that_cannot_travel_leaves_the_rest_of_the_page(browser, folder):
+    forest = RandomForestRegressor(5, random_state=0)
+    whence.fit(table(7, 30, 4), surrogate=forest, n_folds=2).report(folder / "forest.html")
+    with opened(browser, folder / "forest.html") as page:
+        assert "cannot compute predictions" in page.inner_text(".result")
+        page.click("#best")
+        page.click("#all")
+        assert len(page.query_selector_all("#scatter circle")) == 30
+        assert "has no posterior covariance" in page.inner_text("#next-intro")
+
+
+def test_doubt_comes_before_an_answer_that_the_runs_do_not_support(browser, folder):
+    rng = np.random.default_rng(1)
+    S = (rng.random((40, 5)) < 0.5).astype(float)
+    runs = whence.Outcomes(S, rng.normal(size=40), target_names=["loss"])
+    whence.fit(runs, surrogate=whence.AdditiveSurrogate()).report(folder / "noise.html")
+    with opened(browser, folder / "noise.html") as page:
+        assert page.inner_text("#lead > :first-child").startswith("Too weak to act on")
+        assert page.get_attribute("#lead > :first-child", "class") == "warning"
+
+
 def test_hundreds_of_tasks_are_searched_and_cut(browser, folder):
     rng = np.random.default_rng(0)
-    S = (rng.random((200, 500)) < 0.5).astype(float)
-    runs = whence.Outcomes(S, S @ rng.normal(size=500), target_names=["loss"])
+    S = (rng.random((120, 300)) < 0.5).astype(float)
+    runs = whence.Outcomes(S, S @ rng.normal(size=300), target_names=["loss"])
     with pytest.warns(whence.DataWarning, match="fewer subsets than tasks"):
         model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(alpha=10.0), n_folds=2)
     model.report(folder / "many.html")
     with opened(browser, folder / "many.html") as page:
         assert len(page.query_selector_all("#task-table tbody tr")) == 41
         page.click("#task-all")
-        assert len(page.query_selector_all("#task-table tbody tr")) == 500
-        page.fill("#chip-query", "task_499")
+        assert len(page.query_selector_all("#task-table tbody tr")) == 300
+        page.fill("#chip-query", "task_299")
         assert len([chip for chip in page.query_selector_all(".chip") if chip.is_visible()]) == 1
-        page.fill("#size", "250")
+        page.fill("#size", "150")
         page.click("#best")
         until(page, "document.querySelector('#said').textContent.startsWith('The best')")
-        assert shown_prediction(page)[0] == pytest.approx(whence.select(model, size=250).value, rel=1e-9)
+        assert shown_prediction(page)[0] == pytest.approx(whence.select(model, size=150).value, rel=1e-9)
     assert (folder / "many.html").stat().st_size < 4_000_000
 
 

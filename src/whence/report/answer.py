@@ -18,7 +18,7 @@ from whence.attribution import HELPS, HURTS, Attribution
 from whence.cli.console import decimals, direction, number, span
 from whence.errors import InputError, counted, some_of
 from whence.selection import Selection
-from whence.surrogates.choose import Model, trust
+from whence.surrogates.choose import TRUST, UNCHECKED, Model, trust
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL
 
@@ -26,7 +26,6 @@ Phrase = tuple[str, str]  # text and role: "good", "bad", "key" or ""
 # Searching for the best subset takes seconds with so many tasks or targets, and minutes with more.
 SEARCHED_TASKS, SEARCHED_TARGETS = 60, 8
 NAMED = 5  # tasks of a kind spelled out in a sentence
-UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
 
 
 class Recommendation(NamedTuple):
@@ -69,27 +68,30 @@ def _best_size(model: Model, target: int, scores: Attribution, sizes: Array) -> 
 
 def answer(model: Model, target: int, scores: Attribution, found: Recommendation) -> dict[str, Any]:
     """Return the sentences and the key figures for one target."""
-    runs, selection = model.outcomes, found.selection
+    values, selection = model.outcomes.values[:, target], found.selection
     mean, std = float(selection.predicted[target]), float(selection.std[target])
-    places = decimals(std if math.isfinite(std) else runs.values[:, target])
-    width = HALF_WIDTH * std
-    chosen = next((part for part in model.parts if target in part.targets), None)
-    trial = None if chosen is None else chosen.chosen
-    correlation = math.nan
-    if chosen is not None and trial is not None:
-        correlation = float(trial.lds[int(np.flatnonzero(chosen.targets == target)[0])])
+    places = decimals(std if math.isfinite(std) else values)
+    correlation = _correlation(model, target)
     return {
         "tasks": _tasks(scores, target),
-        "subset": _subset(model, selection, target, places, found.sizes),
-        "trust": UNCHECKED if math.isnan(correlation) else trust(correlation),
+        "subset": _subset(model, selection, target, places),
+        "trust": trust(correlation),
+        "weak": trust(correlation) in (TRUST[-1][1], UNCHECKED),  # the doubt comes before the answer
         "correlation": correlation,
         "places": places,
-        "predicted": {"mean": mean, "low": mean - width, "high": mean + width},
+        "predicted": {"mean": mean, "low": mean - HALF_WIDTH * std, "high": mean + HALF_WIDTH * std},
         "best_run": selection.best_run,
+        "runs": int(np.isfinite(values).sum()),
         "selected": selection.subset,
-        "how": f"{selection.how}; among {found.sizes}",
+        "how": f"{selection.how}, among {found.sizes}",
         "everything": _everything(model, target),
     }
+
+
+def _correlation(model: Model, target: int) -> float:
+    """Rank correlation of one target on held-out runs; NaN without any."""
+    part = next(part for part in model.parts if target in part.targets)
+    return math.nan if part.chosen is None else float(part.chosen.lds[part.targets == target][0])
 
 
 def _tasks(scores: Attribution, target: int) -> list[Phrase]:
@@ -131,7 +133,7 @@ def _listed(names: Sequence[str], role: str) -> list[Phrase]:
     return phrases
 
 
-def _subset(model: Model, found: Selection, target: int, places: int, among: str) -> list[Phrase]:
+def _subset(model: Model, found: Selection, target: int, places: int) -> list[Phrase]:
     """Which subset to use, what it is predicted to give, and how that compares with the best run."""
     runs, name = model.outcomes, model.target_names[target]
     mean, std = float(found.predicted[target]), float(found.std[target])
@@ -140,21 +142,29 @@ def _subset(model: Model, found: Selection, target: int, places: int, among: str
         phrases.append((f" ({len(found.tasks)} of {counted(runs.n_tasks, 'task')})", ""))
     interval = ""
     if math.isfinite(std):
-        width = HALF_WIDTH * std
-        interval = f" ({LEVEL:.0%} interval {span(mean - width, mean + width, places)})"
+        ends = span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)
+        interval = f" ({LEVEL:.0%} interval {ends})"
     phrases += [(f": predicted {name} ", ""), (number(mean, places), "key"), (interval, "")]
     if not math.isfinite(found.best_run):
         return [*phrases, (".", "")]
     # Of the numbers as they are shown, so that the sentence adds up.
     gain = (round(mean, places) - round(found.best_run, places)) * (1 if model.maximize[target] else -1)
-    measured = f"the best of {counted(runs.n_runs, 'run')} ({number(found.best_run, places)})"
+    n_runs = int(np.isfinite(runs.values[:, target]).sum())
+    measured = f"the best of {counted(n_runs, 'run')} ({number(found.best_run, places)})"
     if abs(gain) <= (HALF_WIDTH * std if math.isfinite(std) else 0.0):
         compared = f", about as good as {measured}."
     elif gain > 0:
         compared = f", better by {number(gain, places)} than {measured}."
     else:
         compared = f", worse than {measured}, which owes something to luck."
-    return [*phrases, (compared, "")]
+    return [*phrases, (compared, ""), (_beyond(model, found), "")]
+
+
+def _beyond(model: Model, found: Selection) -> str:
+    """A warning where a mixture goes beyond the runs; empty where it does not."""
+    most = model.outcomes.subsets.max(0)
+    names = [name for name, over in zip(model.task_names, found.subset > 1.02 * most, strict=True) if over]
+    return f" No run had as much {_with_and(names, 4)}: measure it before you rely on it." if names else ""
 
 
 def _named(model: Model, found: Selection) -> str:

@@ -31,8 +31,11 @@ SCRIPTS = (
     "charts.js",
     "explorer.js",
     "tasks.js",
+    "profile.js",
+    "targets.js",
     "pairs.js",
     "trust.js",
+    "next.js",
     "page.js",
 )
 
@@ -94,6 +97,8 @@ def page(document: Mapping[str, Any]) -> str:
     script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     first = targets[0]["answer"]
+    sentences = [first["subset"], first["tasks"]]
+    sentences.insert(0 if first["weak"] else 2, [(first["trust"], "")])
     over = " · ".join(part for part in (runs["description"], runs["source"]) if part)
     return Template(_asset("page.html")).substitute(
         title=escape(
@@ -103,10 +108,7 @@ def page(document: Mapping[str, Any]) -> str:
         over=escape(over),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
         style=_asset("page.css"),
-        answer="".join(
-            f"<p>{escape(''.join(text for text, _ in sentence))}</p>"
-            for sentence in (first["subset"], first["tasks"], [(first["trust"], "")])
-        ),
+        answer="".join(f"<p>{escape(''.join(text for text, _ in sentence))}</p>" for sentence in sentences),
         data=_json(document),
         script=script,
     )

@@ -219,7 +219,7 @@ class Model:
     def _quality_in_words(self) -> str:
         q = self.quality()
         if np.isnan(q["lds"]):
-            return "Not checked on held-out runs: treat every number as a guess."
+            return UNCHECKED
         yardsticks = {
             "lds_tuned_linear": "tuned linear",
             "lds_size_only": "subset size alone",
@@ -233,6 +233,7 @@ class Model:
         )
 
 
+UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
 TRUST = (
     (0.8, "Predictions can be relied on within the range of the runs."),
     (0.5, "Good for ranking subsets; check the chosen one with a real run."),
@@ -242,8 +243,8 @@ TRUST = (
 
 
 def trust(correlation: float) -> str:
-    """Return in words what a rank correlation on held-out runs allows."""
-    return next(words for bound, words in TRUST if correlation >= bound)
+    """Return in words what a rank correlation on held-out runs allows; NaN where there were none."""
+    return next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
 
 
 def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0) -> Model:

@@ -66,6 +66,64 @@ function strip(values, x, base, { radius = 2.6, most = 9, cls = "u", tips = null
   return found;
 }
 
+// Coloured cells with names on two sides; `cell(r, c)` says what is in each, or null. Value 1 is best, −1 worst.
+function grid({ rows, columns, cell, label, width, largest, smallest = 11, square = false, current = -1 }) {
+  const most = Math.max(...rows.map((name) => name.length), 1);
+  const longest = Math.max(...columns.map((name) => name.length), 1);
+  const font = (size) => Math.max(7, Math.min(11.5, size * 0.8));
+  const fitting = (left) => Math.max(smallest, Math.min(largest, (width - left - 30) / columns.length));
+  // The margin follows the letters, whose size follows the cells, whose size follows the margin.
+  let margin = Math.min(150, 8 + most * 6.2);
+  margin = Math.min(150, 8 + most * font(fitting(margin)) * 0.58);
+  const size = fitting(margin);
+  const high = square ? size : Math.min(size, 26);
+  const limit = Math.floor(150 / (font(size) * 0.58));
+  const cut = (name) => (name.length > limit ? `${name.slice(0, limit - 1)}…` : name);
+  const head = Math.min(130, 14 + Math.min(longest, limit) * font(size) * 0.42);
+  const total = margin + columns.length * size + 60;
+  const parts = [];
+  const style = `font-size: ${font(Math.min(size, high + 4))}px`;
+  columns.forEach((name, c) => {
+    const x = margin + (c + 0.5) * size;
+    parts.push(
+      svg(
+        "text",
+        { transform: `translate(${x + 3} ${head - 5}) rotate(-42)`, style, class: c === current ? "ink" : "" },
+        cut(name),
+      ),
+    );
+  });
+  rows.forEach((name, r) => {
+    const y = head + r * high;
+    parts.push(svg("text", { x: margin - 6, y: y + high / 2 + 4, "text-anchor": "end", style }, cut(name)));
+    columns.forEach((_, c) => {
+      const one = cell(r, c);
+      const at = { x: margin + c * size, y, width: size - 1, height: high - 1, rx: 2 };
+      if (!one) {
+        parts.push(svg("rect", { ...at, fill: "var(--faint)", opacity: square && r === c ? 0.9 : 0.4 }));
+        return;
+      }
+      const shade = Math.round(100 * Math.sqrt(Math.min(1, Math.abs(one.value))));
+      const fill = `color-mix(in oklab, var(--${one.value > 0 ? "good" : "bad"}) ${shade}%, var(--card))`;
+      parts.push(svg("rect", { ...at, style: `fill: ${fill}`, class: "cell", "data-tip": one.tip, onclick: one.act }));
+      if (one.sure)
+        parts.push(
+          svg("circle", {
+            cx: at.x + at.width / 2,
+            cy: y + at.height / 2,
+            r: Math.min(2.4, size / 7),
+            fill: shade > 55 ? "var(--card)" : "var(--ink)",
+            "pointer-events": "none",
+          }),
+        );
+    });
+  });
+  const picture = canvas(total, head + rows.length * high + 4, label, parts);
+  // Large ones scroll rather than shrink beyond reading.
+  picture.style.minWidth = `${Math.min(total, Math.max(280, margin + columns.length * smallest))}px`;
+  return picture;
+}
+
 // One tooltip for everything that has data-tip, by pointer and by keyboard.
 function startTips() {
   const tip = byId("tip");

@@ -36,9 +36,7 @@ function withSign(text, plus) {
 }
 
 function span(low, high, places = 2, signed = false) {
-  return finite(low) && finite(high)
-    ? `${number(low, places, signed)} to ${number(high, places, signed)}`
-    : MISSING;
+  return finite(low) && finite(high) ? `${number(low, places, signed)} to ${number(high, places, signed)}` : MISSING;
 }
 
 const percent = (value) => (finite(value) ? `${Math.round(100 * value)}%` : MISSING);

@@ -27,14 +27,25 @@ class Explorer {
   build() {
     const { report } = this;
     const size = el("input", {
-      type: "number", id: "size", min: 1, max: report.K, value: this.usualSize(), "aria-label": "Size of the subset",
+      type: "number",
+      id: "size",
+      min: 1,
+      max: report.K,
+      value: this.usualSize(),
+      "aria-label": "Size of the subset",
     });
     const button = (id, text, action, cls) => el("button", { type: "button", id, class: cls, onclick: action }, text);
-    this.query = el("input", { type: "search", id: "chip-query", placeholder: "Find a task", "aria-label": "Find a task",
-      oninput: () => this.filter() });
+    this.query = el("input", {
+      type: "search",
+      id: "chip-query",
+      placeholder: "Find a task",
+      "aria-label": "Find a task",
+      oninput: () => this.filter(),
+    });
     const sets = report.binary
       ? [
-          button("best", "Best of size", () => this.findBest(Number(size.value))), size,
+          button("best", "Best of size", () => this.findBest(Number(size.value))),
+          size,
           button("all", "All", () => this.set(new Float64Array(report.K).fill(1))),
           button("none", "None", () => this.set(new Float64Array(report.K))),
           button("invert", "Invert", () => this.set(this.state.subset.map((weight) => 1 - weight))),
@@ -43,15 +54,33 @@ class Explorer {
           button("average", "Average of the runs", () => this.set(report.averageSubset())),
           button("best-run", "Best run", () => this.set(report.subset(report.bestRun(this.state.target)))),
         ];
-    const controls = el("div", {},
-      el("div", { class: "tools", role: "group", "aria-label": "Choose a subset" },
-        button("recommended", "Recommended", () => this.set(this.recommended()), "main"), sets),
-      el("div", { class: "tools" }, this.query, el("span", { class: "spread" }),
-        button("share", "Copy link", () => this.share())),
+    const controls = el(
+      "div",
+      {},
+      el(
+        "div",
+        { class: "tools", role: "group", "aria-label": "Choose a subset" },
+        button("recommended", "Recommended", () => this.set(this.recommended()), "main"),
+        sets,
+      ),
+      el(
+        "div",
+        { class: "tools" },
+        this.query,
+        el("span", { class: "spread" }),
+        button("share", "Copy link", () => this.share()),
+      ),
       (this.list = el("div", { class: report.binary ? "chips" : "weights", role: "group", "aria-label": "Tasks" })),
-      el("p", { class: "note", id: "delta-note" }, report.binary
-        ? "The number beside a task is what switching it would change, as things stand."
-        : report.total === null ? "Weights are free." : "Moving one weight scales the others, so that the total stays."));
+      el(
+        "p",
+        { class: "note", id: "delta-note" },
+        report.binary
+          ? "The number beside a task is what switching it would change, as things stand."
+          : report.total === null
+            ? "Weights are free."
+            : "Moving one weight scales the others, so that the total stays.",
+      ),
+    );
     this.result = el("div", { class: "result" });
     fill("explorer", el("div", { class: "explorer" }, controls, this.result));
     this.buildList();
@@ -69,12 +98,22 @@ class Explorer {
         return [k, el("label", { class: "chip" }, this.inputs[k], name, this.deltas[k])];
       }
       const most = report.total ?? 1.5 * report.highest[k];
-      const one = (type) => el("input", { type, min: 0, max: most, step: type === "range" ? most / 500 : "any",
-        "aria-label": report.tasks[k], oninput: (e) => this.weigh(k, Number(e.target.value), e.target) });
+      const one = (type) =>
+        el("input", {
+          type,
+          min: 0,
+          max: most,
+          step: type === "range" ? most / 500 : "any",
+          "aria-label": report.tasks[k],
+          oninput: (e) => this.weigh(k, Number(e.target.value), e.target),
+        });
       this.inputs[k] = [one("range"), one("number")];
       return [k, el("div", { class: "weight" }, name, this.inputs[k])];
     });
-    put(this.list, this.rows.map(([, row]) => row));
+    put(
+      this.list,
+      this.rows.map(([, row]) => row),
+    );
     this.filter();
   }
 
@@ -115,7 +154,8 @@ class Explorer {
     if (!finite(wanted)) return;
     if (total !== null) {
       for (let j = 0; j < subset.length; j++) {
-        if (j !== k) subset[j] = others > 0 ? (subset[j] * (total - wanted)) / others : (total - wanted) / (subset.length - 1);
+        if (j !== k)
+          subset[j] = others > 0 ? (subset[j] * (total - wanted)) / others : (total - wanted) / (subset.length - 1);
       }
     }
     subset[k] = wanted;
@@ -131,11 +171,20 @@ class Explorer {
     byId("best").disabled = true;
     const ranking = this.report.ranking(this.state.target);
     const sign = this.target.up ? 1 : -1;
-    const found = await bestOfSize(surrogate, this.report.K, Math.round(size), sign, ranking, () => mine !== this.search);
+    const found = await bestOfSize(
+      surrogate,
+      this.report.K,
+      Math.round(size),
+      sign,
+      ranking,
+      () => mine !== this.search,
+    );
     byId("best").disabled = false;
     if (!found || mine !== this.search) return;
     this.set(found.subset);
-    this.report.say(found.exact ? `The best of all subsets of ${size} tasks.` : `The best subset of ${size} tasks found by swaps.`);
+    this.report.say(
+      found.exact ? `The best of all subsets of ${size} tasks.` : `The best subset of ${size} tasks found by swaps.`,
+    );
   }
 
   async share() {
@@ -163,8 +212,14 @@ class Explorer {
     const surrogate = this.surrogate();
     this.showInputs();
     if (!surrogate) {
-      put(this.result, el("p", { class: "warning" },
-        "This page cannot compute predictions of this target. Use whence predict on the command line."));
+      put(
+        this.result,
+        el(
+          "p",
+          { class: "warning" },
+          "This page cannot compute predictions of this target. Use whence predict on the command line.",
+        ),
+      );
       return;
     }
     const position = surrogate.at(this.state.subset);
@@ -206,13 +261,26 @@ class Explorer {
     const { places } = target.answer;
     const [low, high] = [this.mean - NORMAL_90 * this.std, this.mean + NORMAL_90 * this.std];
     const interval = ready ? `90% interval ${span(low, high, places)}` : "interval: computing …";
-    put(this.result,
+    put(
+      this.result,
       el("div", { class: "what" }, `Predicted ${target.name} (${target.direction})`),
-      el("output", { class: "big", id: "predicted", for: "explorer", "data-mean": this.mean, "data-std": this.std },
-        number(this.mean, places)),
-      el("div", { class: "what", id: "interval" }, finite(this.std) || !ready ? interval : "no interval: this surrogate has none"),
+      el(
+        "output",
+        { class: "big", id: "predicted", for: "explorer", "data-mean": this.mean, "data-std": this.std },
+        number(this.mean, places),
+      ),
+      el(
+        "div",
+        { class: "what", id: "interval" },
+        finite(this.std) || !ready ? interval : "no interval: this surrogate has none",
+      ),
       this.picture(low, high),
-      el("p", { class: "subset" }, el("b", {}, report.sizeInWords(state.subset)), ` ${report.subsetName(state.subset)}`),
+      el(
+        "p",
+        { class: "subset" },
+        el("b", {}, report.sizeInWords(state.subset)),
+        ` ${report.subsetName(state.subset)}`,
+      ),
       el("div", { class: "extra" }, this.comparisons()),
       this.outside(ready).map((sentence) => el("p", { class: "warning", role: "note" }, sentence)),
     );
@@ -226,11 +294,18 @@ class Explorer {
     const [least, most] = extent([...values, this.mean, low, high]);
     const x = scale(least, most, 12, width - 12);
     const marks = ticks(least, most, 4);
-    const parts = [xAxis(x, marks, 62, 5, tickPlaces(marks)), strip(Array.from(values), x, 58, { radius: 2.3, most: 8 })];
+    const parts = [
+      xAxis(x, marks, 62, 5, tickPlaces(marks)),
+      strip(Array.from(values), x, 58, { radius: 2.3, most: 8 }),
+    ];
     if (finite(low)) {
-      parts.unshift(svg("rect", { x: x(low), y: 8, width: x(high) - x(low), height: 50, rx: 4, fill: "var(--accent-wash)" }));
+      parts.unshift(
+        svg("rect", { x: x(low), y: 8, width: x(high) - x(low), height: 50, rx: 4, fill: "var(--accent-wash)" }),
+      );
     }
-    parts.push(svg("line", { x1: x(this.mean), x2: x(this.mean), y1: 4, y2: 60, stroke: "var(--accent)", "stroke-width": 2.5 }));
+    parts.push(
+      svg("line", { x1: x(this.mean), x2: x(this.mean), y1: 4, y2: 60, stroke: "var(--accent)", "stroke-width": 2.5 }),
+    );
     return canvas(width, 80, "The prediction and its interval among the measured runs", parts);
   }
 
@@ -243,15 +318,23 @@ class Explorer {
       const gain = (Number(this.mean.toFixed(places)) - Number(value.toFixed(places))) * (target.up ? 1 : -1);
       const same = gain === 0;
       const how = same ? "the same as" : gain > 0 ? "better than" : "worse than";
-      return el("div", { class: "note" }, same ? "" : el("b", { class: gain > 0 ? "good" : "bad" }, `${number(Math.abs(gain), places)} `),
-        `${how} ${words} (${number(value, places)})`);
+      return el(
+        "div",
+        { class: "note" },
+        same ? "" : el("b", { class: gain > 0 ? "good" : "bad" }, `${number(Math.abs(gain), places)} `),
+        `${how} ${words} (${number(value, places)})`,
+      );
     };
     const measured = report.measured(state.subset, state.target);
     return [
       than(target.answer.predicted.mean, "the recommended subset"),
       than(target.answer.best_run, "the best measured run"),
       measured.length
-        ? el("div", { class: "note" }, `Measured in ${counted(measured.length, "run")}: ${number(mean(measured), places)}`)
+        ? el(
+            "div",
+            { class: "note" },
+            `Measured in ${counted(measured.length, "run")}: ${number(mean(measured), places)}`,
+          )
         : null,
     ];
   }
@@ -261,17 +344,22 @@ class Explorer {
     const { report, state } = this;
     const { subset } = state;
     const found = [];
-    const never = [];
+    const above = [];
+    const below = [];
     for (let k = 0; k < report.K; k++) {
       const slack = 1e-9 + 0.02 * (report.highest[k] - report.lowest[k]);
-      if (subset[k] > report.highest[k] + slack) never.push(report.binary ? `with ${report.tasks[k]}` : `more ${report.tasks[k]}`);
-      if (subset[k] < report.lowest[k] - slack) never.push(report.binary ? `without ${report.tasks[k]}` : `less ${report.tasks[k]}`);
+      if (subset[k] > report.highest[k] + slack) above.push(report.tasks[k]);
+      if (subset[k] < report.lowest[k] - slack) below.push(report.tasks[k]);
     }
-    if (never.length) found.push(`No run was ${someOf(never, 4)}: this is extrapolation.`);
+    const [had, lacked] = report.binary ? ["had", "was without"] : ["had as much", "had as little"];
+    if (above.length) found.push(`No run ${had} ${someOf(above, 4)}: this is extrapolation.`);
+    if (below.length) found.push(`No run ${lacked} ${someOf(below, 4)}: this is extrapolation.`);
     const size = subset.reduce((a, b) => a + b, 0);
     const [least, most] = report.sizes;
-    if (report.binary && size > most) found.push(`No run had more than ${counted(most, "task")}: this is extrapolation.`);
-    if (report.binary && size < least) found.push(`No run had fewer than ${counted(least, "task")}: this is extrapolation.`);
+    if (report.binary && size > most)
+      found.push(`No run had more than ${counted(most, "task")}: this is extrapolation.`);
+    if (report.binary && size < least)
+      found.push(`No run had fewer than ${counted(least, "task")}: this is extrapolation.`);
     if (ready && !found.length && this.std > 1.02 * report.widestStd(state.target)) {
       found.push("This subset is farther from the runs than any that was held out: treat the prediction with care.");
     }

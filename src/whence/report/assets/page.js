@@ -88,14 +88,24 @@ class Page {
     const { report, state } = this;
     const parts = ["#whatif"];
     if (report.T > 1) parts.push(`target=${encodeURIComponent(report.targets[state.target].name)}`);
-    parts.push(report.binary ? `tasks=${toHex(state.subset)}` : `weights=${Array.from(state.subset, (w) => Number(w.toPrecision(6)))}`);
+    parts.push(
+      report.binary
+        ? `tasks=${toHex(state.subset)}`
+        : `weights=${Array.from(state.subset, (w) => Number(w.toPrecision(6)))}`,
+    );
     history.replaceState(null, "", parts.join(";"));
   }
 
   // Take over what the address says; false where it says nothing.
   readAddress() {
     const { report, state } = this;
-    const given = new Map(location.hash.slice(1).split(";").slice(1).map((part) => part.split(/=(.*)/s).slice(0, 2)));
+    const given = new Map(
+      location.hash
+        .slice(1)
+        .split(";")
+        .slice(1)
+        .map((part) => part.split(/=(.*)/s).slice(0, 2)),
+    );
     const target = report.targets.findIndex(({ name }) => encodeURIComponent(name) === given.get("target"));
     if (target >= 0) state.target = target;
     const subset = report.binary ? fromHex(given.get("tasks"), report.K) : fromList(given.get("weights"), report.K);
@@ -128,23 +138,52 @@ function fromList(text, tasks) {
 function showAnswer(report, state) {
   const { name, direction, answer } = report.targets[state.target];
   const { places } = answer;
-  const sentence = (phrases) => el("p", {}, phrases.map(([text, role]) => (role ? el("b", { class: role }, text) : text)));
-  fill("lead", sentence(answer.subset), sentence(answer.tasks), el("p", { class: "sure" }, answer.trust));
-  const tile = (label, big, small) => el("div", { class: "tile" }, el("dt", {}, label), el("dd", {}, el("div", { class: "big" }, big), el("div", { class: "note" }, small)));
+  const sentence = (phrases) =>
+    el(
+      "p",
+      {},
+      phrases.map(([text, role]) => (role ? el("b", { class: role }, text) : text)),
+    );
+  const sure = el("p", { class: answer.weak ? "warning" : "sure" }, answer.trust);
+  fill("lead", answer.weak ? sure : null, sentence(answer.subset), sentence(answer.tasks), answer.weak ? null : sure);
+  const tile = (label, big, small) =>
+    el(
+      "div",
+      { class: "tile" },
+      el("dt", {}, label),
+      el("dd", {}, el("div", { class: "big" }, big), el("div", { class: "note" }, small)),
+    );
   const { predicted, everything } = answer;
   const tiles = [
-    tile("Recommended, predicted", number(predicted.mean, places), finite(predicted.low) ? `90% interval ${span(predicted.low, predicted.high, places)}` : "no interval"),
-    tile(`Best of ${counted(report.count, "run")}`, number(answer.best_run, places), `measured; ${direction}`),
+    tile(
+      "Recommended, predicted",
+      number(predicted.mean, places),
+      finite(predicted.low) ? `90% interval ${span(predicted.low, predicted.high, places)}` : "no interval",
+    ),
+    tile(`Best of ${counted(answer.runs, "run")}`, number(answer.best_run, places), `measured; ${direction}`),
   ];
   if (everything) {
     const known = finite(everything.measured);
-    tiles.push(tile("With all tasks", number(known ? everything.measured : everything.predicted, places), known ? "measured" : "predicted"));
+    tiles.push(
+      tile(
+        "With all tasks",
+        number(known ? everything.measured : everything.predicted, places),
+        known ? "measured" : "predicted",
+      ),
+    );
   }
   const ceiling = report.doc.trust.ceiling.value[state.target];
   if (finite(answer.correlation)) {
-    tiles.push(tile("Rank correlation on held-out runs", number(answer.correlation), finite(ceiling) ? `1 is perfect; noise ceiling ${number(ceiling)}` : "1 is perfect, 0 is chance"));
+    tiles.push(
+      tile(
+        "Rank correlation on held-out runs",
+        number(answer.correlation),
+        finite(ceiling) ? `1 is perfect; noise ceiling ${number(ceiling)}` : "1 is perfect, 0 is chance",
+      ),
+    );
   }
   fill("tiles", tiles);
+  byId("found").textContent = `How the recommended subset was found: ${answer.how}.`;
 }
 
 const page = new Page(JSON.parse(byId("data").textContent));

@@ -106,7 +106,10 @@ class Report {
     const values = this.values(target);
     const n = this.held.length;
     return Array.from(this.held, (run, i) => ({
-      run, predicted: this.heldMean[target * n + i], std: this.heldStd[target * n + i], measured: values[run],
+      run,
+      predicted: this.heldMean[target * n + i],
+      std: this.heldStd[target * n + i],
+      measured: values[run],
     })).filter((one) => finite(one.predicted) && finite(one.measured));
   }
 
@@ -115,7 +118,10 @@ class Report {
     const inside = this.tasks.filter((_, k) => subset[k] > 0);
     if (!this.binary) {
       const heaviest = [...this.tasks.keys()].filter((k) => subset[k] > 0).sort((a, b) => subset[b] - subset[a]);
-      return someOf(heaviest.map((k) => `${this.tasks[k]} ${Number(subset[k].toPrecision(3))}`), Math.min(limit, 8));
+      return someOf(
+        heaviest.map((k) => `${this.tasks[k]} ${Number(subset[k].toPrecision(3))}`),
+        Math.min(limit, 8),
+      );
     }
     const outside = this.tasks.filter((_, k) => !(subset[k] > 0));
     if (!outside.length) return "all tasks";

@@ -37,7 +37,11 @@ async function starts(surrogate, empty, tasks, size, goodness, ranking, stopped)
     await changed(surrogate, full, tasks, tasks - size, true, goodness, stopped),
   ];
   const draw = randomSource(1);
-  const shuffled = () => ranking.map((k) => [draw(), k]).sort((a, b) => a[0] - b[0]).map(([, k]) => k);
+  const shuffled = () =>
+    ranking
+      .map((k) => [draw(), k])
+      .sort((a, b) => a[0] - b[0])
+      .map(([, k]) => k);
   for (let i = 0; i < RANDOM_STARTS && tasks <= 100; i++) found.push(of(shuffled().slice(0, size)));
   return found.filter((position) => position !== null);
 }
@@ -69,7 +73,7 @@ function bestOfAll(surrogate, empty, tasks, size, goodness) {
 function oneAway(surrogate, position, tasks, inside, goodness) {
   const found = [];
   for (let k = 0; k < tasks; k++) {
-    if ((position.subset[k] > 0) !== inside) continue;
+    if (position.subset[k] > 0 !== inside) continue;
     const next = surrogate.moved(position, k, inside ? 0 : 1);
     found.push({ k, value: goodness(next), position: next });
   }

@@ -1,4 +1,4 @@
-// Can I trust this? Held-out predictions, yardsticks, the learning curve, odd runs; and what to measure next.
+// Can I trust this? Held-out predictions, yardsticks, the learning curve, the runs that fit worst, the data.
 
 const WORST = 6;
 
@@ -10,15 +10,24 @@ function showTrust(report, state, actions) {
   fill("methods", ...methods(report, state));
   fill("curve", ...curve(report));
   fill("worst", ...worst(report, state, held, actions));
-  fill("concerns", el("h3", {}, "About the data"), report.doc.concerns.length
-    ? el("ul", { class: "warnings" }, report.doc.concerns.map((text) => el("li", { class: "warning" }, text)))
-    : el("p", { class: "note" }, "Nothing in the table of runs asks for attention."));
+  fill(
+    "concerns",
+    el("h3", {}, "About the data"),
+    report.doc.concerns.length
+      ? el(
+          "ul",
+          { class: "warnings" },
+          report.doc.concerns.map((text) => el("li", { class: "warning" }, text)),
+        )
+      : el("p", { class: "note" }, "Nothing in the table of runs asks for attention."),
+  );
 }
 
 function scatter(report, state, held, actions) {
   const { target } = state;
   const { name, answer } = report.targets[target];
-  if (!held.length) return [el("p", { class: "note" }, "No runs were held out, so that predictions could not be checked.")];
+  if (!held.length)
+    return [el("p", { class: "note" }, "No runs were held out, so that predictions could not be checked.")];
   const width = Math.min(520, widthOf(byId("scatter")));
   const height = width * 0.92;
   const [least, most] = extent(held.flatMap((one) => [one.predicted, one.measured]));
@@ -27,22 +36,43 @@ function scatter(report, state, held, actions) {
   const marks = ticks(least, most, 5);
   const places = tickPlaces(marks);
   const isOut = (one) => finite(one.std) && Math.abs(one.measured - one.predicted) > NORMAL_90 * one.std;
-  const dots = held.map((one) => svg("circle", {
-    cx: x(one.predicted).toFixed(1), cy: y(one.measured).toFixed(1), r: held.length > 400 ? 2.4 : 3.4,
-    class: `dot ${isOut(one) ? "b" : "u"}`, opacity: 0.65, onclick: () => actions.explore(report.subset(one.run)),
-    "data-tip": `run ${one.run + 1}: measured ${number(one.measured, answer.places)}, predicted ${number(one.predicted, answer.places)} ` +
-      `(${span(one.predicted - NORMAL_90 * one.std, one.predicted + NORMAL_90 * one.std, answer.places)})\n${report.subsetName(report.subset(one.run))}`,
-  }));
+  const dots = held.map((one) =>
+    svg("circle", {
+      cx: x(one.predicted).toFixed(1),
+      cy: y(one.measured).toFixed(1),
+      r: held.length > 400 ? 2.4 : 3.4,
+      class: `dot ${isOut(one) ? "b" : "u"}`,
+      opacity: 0.65,
+      onclick: () => actions.explore(report.subset(one.run)),
+      "data-tip":
+        `run ${one.run + 1}: measured ${number(one.measured, answer.places)}, predicted ${number(one.predicted, answer.places)} ` +
+        `(${span(one.predicted - NORMAL_90 * one.std, one.predicted + NORMAL_90 * one.std, answer.places)})\n${report.subsetName(report.subset(one.run))}`,
+    }),
+  );
   const outside = held.filter(isOut).length;
   const known = held.filter((one) => finite(one.std)).length;
   return [
-    canvas(width, height, `Predicted and measured ${name} of ${held.length} held-out runs`,
-      xAxis(x, marks, height - 42, height - 52, places), yAxis(y, marks, 58, width - 70, places),
-      svg("line", { x1: x(least), y1: y(least), x2: x(most), y2: y(most), class: "zero", "stroke-dasharray": "4 4" }), dots,
+    canvas(
+      width,
+      height,
+      `Predicted and measured ${name} of ${held.length} held-out runs`,
+      xAxis(x, marks, height - 42, height - 52, places),
+      yAxis(y, marks, 58, width - 70, places),
+      svg("line", { x1: x(least), y1: y(least), x2: x(most), y2: y(most), class: "zero", "stroke-dasharray": "4 4" }),
+      dots,
       svg("text", { x: (58 + width) / 2, y: height - 8, "text-anchor": "middle" }, `predicted ${name}`),
-      svg("text", { transform: `translate(13 ${height / 2 - 16}) rotate(-90)`, "text-anchor": "middle" }, `measured ${name}`)),
-    el("figcaption", {}, `Each of ${counted(held.length, "run")} as predicted without it` +
-      `${known ? `; ${percent(1 - outside / known)} lie in their 90% interval, the others are orange` : ""}.`),
+      svg(
+        "text",
+        { transform: `translate(13 ${height / 2 - 16}) rotate(-90)`, "text-anchor": "middle" },
+        `measured ${name}`,
+      ),
+    ),
+    el(
+      "figcaption",
+      {},
+      `Each of ${counted(held.length, "run")} as predicted without it` +
+        `${known ? `; ${percent(1 - outside / known)} lie in their 90% interval, the others are orange` : ""}.`,
+    ),
   ];
 }
 
@@ -53,29 +83,70 @@ function methods(report, state) {
   const ceiling = trust.ceiling.value[t];
   const names = Object.keys(trust.legend);
   const most = Math.max(...trust.methods.map((m) => m.lds[t] ?? 0), ceiling ?? 0, 0.01);
-  const rows = trust.methods.map((m) => el("tr", { class: m.chosen[t] ? "chosen" : null },
-    el("td", { "data-tip": m.what || null }, m.name + (m.chosen[t] ? " (chosen)" : "")),
-    el("td", { class: "num" }, meter(m.lds[t], most, m.chosen[t]), number(m.lds[t])),
-    el("td", { class: "num" }, number(m.residual_error[t])), el("td", { class: "num" }, percent(m.coverage[t]))));
+  const rows = trust.methods.map((m) =>
+    el(
+      "tr",
+      { class: m.chosen[t] ? "chosen" : null },
+      el("td", { "data-tip": m.what || null }, m.name + (m.chosen[t] ? " (chosen)" : "")),
+      el("td", { class: "num" }, meter(m.lds[t], most, m.chosen[t]), number(m.lds[t])),
+      el("td", { class: "num" }, number(m.residual_error[t])),
+      el("td", { class: "num" }, percent(m.coverage[t])),
+    ),
+  );
   if (finite(ceiling)) {
-    rows.push(el("tr", {}, el("td", {}, "noise ceiling"), el("td", { class: "num" }, meter(ceiling, most), number(ceiling)),
-      el("td", { class: "num", colspan: 2 }, `${span(trust.ceiling.low[t], trust.ceiling.high[t])}`)));
+    rows.push(
+      el(
+        "tr",
+        {},
+        el("td", {}, "noise ceiling"),
+        el("td", { class: "num" }, meter(ceiling, most), number(ceiling)),
+        el("td", { class: "num", colspan: 2 }, `${span(trust.ceiling.low[t], trust.ceiling.high[t])}`),
+      ),
+    );
   }
   return [
-    el("table", {}, el("caption", { class: "unseen" }, "Scores on held-out runs"),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "on held-out runs"),
-        names.map((name) => el("th", { scope: "col", class: "num", "data-tip": trust.legend[name] }, name)))),
-      el("tbody", {}, rows)),
-    el("p", { class: "note" }, names.map((name) => `${name}: ${trust.legend[name]}`).join(". "), ". ",
-      finite(ceiling) ? "Noise ceiling: the best rank correlation that training noise leaves room for." : `Noise ceiling: unknown. ${trust.ceiling.reason}`),
+    el(
+      "table",
+      {},
+      el("caption", { class: "unseen" }, "Scores on held-out runs"),
+      el(
+        "thead",
+        {},
+        el(
+          "tr",
+          {},
+          el("th", { scope: "col" }, "on held-out runs"),
+          names.map((name) => el("th", { scope: "col", class: "num", "data-tip": trust.legend[name] }, name)),
+        ),
+      ),
+      el("tbody", {}, rows),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      names.map((name) => `${name}: ${trust.legend[name]}`).join(". "),
+      ". ",
+      finite(ceiling)
+        ? "Noise ceiling: the best rank correlation that training noise leaves room for."
+        : `Noise ceiling: unknown. ${trust.ceiling.reason}`,
+    ),
   ];
 }
 
 function meter(value, most, strong = false) {
   const width = 64 * Math.max(0, Math.min(1, (finite(value) ? value : 0) / most));
-  return svg("svg", { viewBox: "0 0 64 8", width: 64, height: 8, "aria-hidden": true, style: "display: inline; width: 64px; margin-right: 0.5rem" },
+  return svg(
+    "svg",
+    {
+      viewBox: "0 0 64 8",
+      width: 64,
+      height: 8,
+      "aria-hidden": true,
+      style: "display: inline; width: 64px; margin-right: 0.5rem",
+    },
     svg("rect", { width: 64, height: 8, rx: 4, fill: "var(--faint)" }),
-    svg("rect", { width, height: 8, rx: 4, fill: strong ? "var(--accent)" : "var(--dim)" }));
+    svg("rect", { width, height: 8, rx: 4, fill: strong ? "var(--accent)" : "var(--dim)" }),
+  );
 }
 
 function curve(report) {
@@ -97,80 +168,91 @@ function curve(report) {
     yAxis(y, marks, 46, width - 58, tickPlaces(marks)),
     svg("polygon", { points: `${line(high, known)} ${line(low, known.toReversed())}`, fill: "var(--accent-wash)" }),
     svg("polyline", { points: line(middle, known), fill: "none", stroke: "var(--accent)", "stroke-width": 2 }),
-    known.map((i) => svg("circle", { cx: x(sizes[i]), cy: y(middle[i]), r: 4, fill: "var(--accent)",
-      "data-tip": `${sizes[i]} subsets: rank correlation ${number(middle[i])} (${span(low[i], high[i])} over splits)` })),
+    known.map((i) =>
+      svg("circle", {
+        cx: x(sizes[i]),
+        cy: y(middle[i]),
+        r: 4,
+        fill: "var(--accent)",
+        "data-tip": `${sizes[i]} subsets: rank correlation ${number(middle[i])} (${span(low[i], high[i])} over splits)`,
+      }),
+    ),
     known.map((i) => svg("text", { x: x(sizes[i]), y: height - 24, "text-anchor": "middle" }, String(sizes[i]))),
     svg("text", { x: (46 + width) / 2, y: height - 6, "text-anchor": "middle" }, "distinct subsets learned from"),
   ];
   if (finite(ceiling)) {
-    parts.push(svg("line", { x1: 46, x2: width - 12, y1: y(ceiling), y2: y(ceiling), class: "zero", "stroke-dasharray": "4 4" }),
-      svg("text", { x: width - 14, y: y(ceiling) - 4, "text-anchor": "end" }, "noise ceiling"));
+    parts.push(
+      svg("line", { x1: 46, x2: width - 12, y1: y(ceiling), y2: y(ceiling), class: "zero", "stroke-dasharray": "4 4" }),
+      svg("text", { x: width - 14, y: y(ceiling) - 4, "text-anchor": "end" }, "noise ceiling"),
+    );
   }
-  return [el("h3", {}, "Would more runs help?"), canvas(width, height, "Rank correlation on held-out runs by number of runs learned from", parts),
-    el("figcaption", {}, `${found.words} Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`)];
+  return [
+    el("h3", {}, "Would more runs help?"),
+    canvas(width, height, "Rank correlation on held-out runs by number of runs learned from", parts),
+    el(
+      "figcaption",
+      {},
+      `${found.words} Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`,
+    ),
+  ];
 }
 
 function worst(report, state, held, actions) {
   const { places } = report.targets[state.target].answer;
-  const strange = held.filter((one) => finite(one.std)).map((one) => ({ ...one, z: Math.abs(one.measured - one.predicted) / one.std }))
-    .sort((a, b) => b.z - a.z).slice(0, WORST);
+  const strange = held
+    .filter((one) => finite(one.std))
+    .map((one) => ({ ...one, z: Math.abs(one.measured - one.predicted) / one.std }))
+    .sort((a, b) => b.z - a.z)
+    .slice(0, WORST);
   if (!strange.length) return [];
-  return [el("h3", {}, "Runs that fit worst"), el("div", { class: "scroll" }, el("table", {},
-    el("thead", {}, el("tr", {}, ["run", "measured", "predicted", "stds off", "subset"].map((text, i) =>
-      el("th", { scope: "col", class: i > 0 && i < 4 ? "num" : null }, text)))),
-    el("tbody", {}, strange.map((one) => el("tr", {}, el("td", {}, String(one.run + 1)), el("td", { class: "num" }, number(one.measured, places)),
-      el("td", { class: "num" }, number(one.predicted, places)), el("td", { class: "num" }, number(one.z, 1)),
-      el("td", { class: "names" }, el("button", { type: "button", class: "link", onclick: () => actions.explore(report.subset(one.run)) }, report.subsetName(report.subset(one.run), 4)))))))),
-    el("p", { class: "note" }, "Rows of the table of runs, counted from 1. Look for a crashed training or a wrong label.")];
-}
-
-// ---- what next ----
-
-function showNext(report, state, actions) {
-  const { next } = report.doc;
-  if (next.reason) {
-    byId("next-intro").textContent = next.reason;
-    fill("suggestions");
-    return;
-  }
-  const { name, answer } = report.targets[state.target];
-  const rows = unpack(next.subsets);
-  const n = next.subsets.shape[0];
-  const middle = unpack(next.predicted);
-  const std = unpack(next.std);
-  byId("next-intro").textContent = `These ${counted(n, "run")} would teach most about all subsets like the measured ones. ` +
-    "The file has a column per task and empty ones for outcomes, for you to fill in.";
-  const table = el("table", { id: "next-table" },
-    el("thead", {}, el("tr", {}, ["", "subset", "tasks", `predicted ${name}`, "90% interval"].map((text, i) =>
-      el("th", { scope: "col", class: ["wide", "names", "num wide", "num", "num wide"][i] }, text)))),
-    el("tbody", {}, Array.from({ length: n }, (_, i) => {
-      const subset = Float64Array.from(rowOf(rows, next.subsets.shape, i));
-      const at = state.target * n + i;
-      return el("tr", {}, el("td", { class: "dim wide" }, String(i + 1)),
-        el("td", { class: "names" }, el("button", { type: "button", class: "link", onclick: () => actions.explore(subset) }, report.subsetName(subset, 10))),
-        el("td", { class: "num wide" }, String(subset.filter((w) => w > 0).length)),
-        el("td", { class: "num" }, number(middle[at], answer.places)),
-        el("td", { class: "num wide" }, span(middle[at] - NORMAL_90 * std[at], middle[at] + NORMAL_90 * std[at], answer.places)));
-    })));
-  fill("suggestions", el("div", { class: "scroll" }, table), el("p", { class: "tools more" },
-    el("button", { type: "button", id: "copy-csv", onclick: () => copyCsv(report, next.csv) }, "Copy as CSV"),
-    el("button", { type: "button", id: "download-csv", onclick: () => download("next.csv", next.csv) }, "Download next.csv")));
-}
-
-async function copyCsv(report, text) {
-  let done = true;
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    done = false;
-  }
-  byId("copy-csv").textContent = done ? "Copied" : "Not allowed here: download it";
-  report.say(done ? "Copied." : "The browser does not let this page copy; download the file instead.");
-  setTimeout(() => (byId("copy-csv").textContent = "Copy as CSV"), 1800);
-}
-
-function download(name, text) {
-  const link = el("a", { href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  return [
+    el("h3", {}, "Runs that fit worst"),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        {},
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            ["run", "measured", "predicted", "stds off", "subset"].map((text, i) =>
+              el("th", { scope: "col", class: i > 0 && i < 4 ? "num" : null }, text),
+            ),
+          ),
+        ),
+        el(
+          "tbody",
+          {},
+          strange.map((one) =>
+            el(
+              "tr",
+              {},
+              el("td", {}, String(one.run + 1)),
+              el("td", { class: "num" }, number(one.measured, places)),
+              el("td", { class: "num" }, number(one.predicted, places)),
+              el("td", { class: "num" }, number(one.z, 1)),
+              el(
+                "td",
+                { class: "names" },
+                el(
+                  "button",
+                  { type: "button", class: "link", onclick: () => actions.explore(report.subset(one.run)) },
+                  report.subsetName(report.subset(one.run), 4),
+                ),
+              ),
+            ),
+          ),
+        ),
+      ),
+    ),
+    el(
+      "p",
+      { class: "note" },
+      "Rows of the table of runs, counted from 1. Look for a crashed training or a wrong label.",
+    ),
+  ];
 }

@@ -1,0 +1,94 @@
+// What to measure next: the suggested runs, to look at, copy and download.
+
+function showNext(report, state, actions) {
+  const { next } = report.doc;
+  if (next.reason) {
+    byId("next-intro").textContent = next.reason;
+    fill("suggestions");
+    return;
+  }
+  const { name, answer } = report.targets[state.target];
+  const rows = unpack(next.subsets);
+  const n = next.subsets.shape[0];
+  const middle = unpack(next.predicted);
+  const std = unpack(next.std);
+  byId("next-intro").textContent =
+    `These ${counted(n, "run")} would teach most about all subsets like the measured ones. ` +
+    "The file has a column per task and empty ones for outcomes, for you to fill in.";
+  const table = el(
+    "table",
+    { id: "next-table" },
+    el(
+      "thead",
+      {},
+      el(
+        "tr",
+        {},
+        ["", "subset", "tasks", `predicted ${name}`, "90% interval"].map((text, i) =>
+          el("th", { scope: "col", class: ["wide", "names", "num wide", "num", "num wide"][i] }, text),
+        ),
+      ),
+    ),
+    el(
+      "tbody",
+      {},
+      Array.from({ length: n }, (_, i) => {
+        const subset = Float64Array.from(rowOf(rows, next.subsets.shape, i));
+        const at = state.target * n + i;
+        return el(
+          "tr",
+          {},
+          el("td", { class: "dim wide" }, String(i + 1)),
+          el(
+            "td",
+            { class: "names" },
+            el(
+              "button",
+              { type: "button", class: "link", onclick: () => actions.explore(subset) },
+              report.subsetName(subset, 10),
+            ),
+          ),
+          el("td", { class: "num wide" }, String(subset.filter((w) => w > 0).length)),
+          el("td", { class: "num" }, number(middle[at], answer.places)),
+          el(
+            "td",
+            { class: "num wide" },
+            span(middle[at] - NORMAL_90 * std[at], middle[at] + NORMAL_90 * std[at], answer.places),
+          ),
+        );
+      }),
+    ),
+  );
+  fill(
+    "suggestions",
+    el("div", { class: "scroll" }, table),
+    el(
+      "p",
+      { class: "tools more" },
+      el("button", { type: "button", id: "copy-csv", onclick: () => copyCsv(report, next.csv) }, "Copy as CSV"),
+      el(
+        "button",
+        { type: "button", id: "download-csv", onclick: () => download("next.csv", next.csv) },
+        "Download next.csv",
+      ),
+    ),
+  );
+}
+
+async function copyCsv(report, text) {
+  let done = true;
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    done = false;
+  }
+  byId("copy-csv").textContent = done ? "Copied" : "Not allowed here: download it";
+  report.say(done ? "Copied." : "The browser does not let this page copy; download the file instead.");
+  setTimeout(() => (byId("copy-csv").textContent = "Copy as CSV"), 1800);
+}
+
+function download(name, text) {
+  const link = el("a", { href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
