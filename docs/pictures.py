@@ -67,7 +67,7 @@ def draw_report(model: whence.Model) -> None:
     with TemporaryDirectory() as folder, sync_playwright() as driver:
         model.report(f"{folder}/report.html")
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1120, "height": 985}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1120, "height": 1045}, color_scheme="light")
         page.goto(f"file://{folder}/report.html")
         page.wait_for_timeout(1000)
         page.screenshot(path=IMAGES / "report.png")

@@ -36,6 +36,7 @@ MATRIX_TASKS = 60  # tasks of an interaction matrix that a person can still read
 PARTNERS = 3  # kept of each task beyond the matrix
 PAIR_WORK = 2e11  # multiplications that all pairs may cost: about half a minute
 PAIR_TARGETS = 40  # targets whose pairs are in the page
+TRIAL_SCORES = ("lds", "residual_error", "coverage")
 METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 
 
@@ -227,7 +228,7 @@ def _trust(model: Model, seed: int) -> dict[str, Any]:
 
 
 def _methods(model: Model) -> list[dict[str, Any]]:
-    """Every surrogate tried, and its scores per target in cross-validation; the best on average first."""
+    """Every surrogate tried, and its scores per target in cross-validation; what was chosen first, then the best."""
     rows: dict[str, dict[str, Any]] = {}
     for part in model.parts:
         for trial in part.trials:
@@ -238,16 +239,13 @@ def _methods(model: Model) -> list[dict[str, Any]]:
                     "name": shown,
                     "what": DESCRIPTIONS.get(trial.name, ""),
                     "chosen": np.zeros(len(model.target_names), dtype=bool),
-                    **{score: np.full(len(model.target_names), np.nan) for score in _TRIAL_SCORES},
+                    **{score: np.full(len(model.target_names), np.nan) for score in TRIAL_SCORES},
                 },
             )
             row["chosen"][part.targets] = trial.name == part.name
-            for score in _TRIAL_SCORES:
+            for score in TRIAL_SCORES:
                 row[score][part.targets] = getattr(trial, score)
     return sorted(rows.values(), key=lambda row: (not row["chosen"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
-
-
-_TRIAL_SCORES = ("lds", "residual_error", "coverage")
 
 
 def _curve(model: Model, seed: int) -> dict[str, Any] | None:

@@ -173,11 +173,11 @@ class Model:
                 predicted[at], std[at] = part.chosen.predicted, part.chosen.std * part.chosen.factor
         return predicted, std
 
-    def report(self, path: str | os.PathLike[str], *, seed: int = 0) -> None:
-        """Write one self-contained HTML page with every answer; see `whence.report`."""
+    def report(self, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
+        """Write one self-contained HTML page with every answer; see `whence.report.write_report`."""
         from whence.report import write_report
 
-        write_report(self, path, seed=seed)
+        write_report(self, path, rule=rule, seed=seed)
 
     def quality(self) -> dict[str, float]:
         """Return cross-validated scores (means over targets) of the chosen surrogate and of what it has to beat."""
