@@ -134,7 +134,10 @@ def by_hand(model, tasks, recipe, subset, seed):
         steps = [(inside, share[inside])] * recipe.steps
     else:
         drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps)
-        steps = [(torch.from_numpy(rows[0]), torch.full((rows.shape[1],), 1 / rows.shape[1])) for rows in drawn]
+        steps = [
+            (torch.from_numpy(rows[0]), torch.full((rows.shape[1],), 1 / rows.shape[1], dtype=torch.float64))
+            for rows in drawn
+        ]
     model.train()
     for rows, share in steps:
         optimizer.zero_grad()
@@ -162,8 +165,7 @@ def test_every_recipe_is_the_plain_loop(recipe, batched):
         found = outcome.batch(SUBSETS, SEEDS)["loss"]
     else:
         found = np.array([outcome(subset, seed)["loss"] for subset, seed in zip(SUBSETS, SEEDS, strict=True)])
-    # Metrics are computed in single precision.
-    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -172,9 +174,9 @@ def test_every_model_side_by_side_is_the_plain_loop(kind):
     recipe = Recipe(steps=10, lr=0.02, batch_size=5)
     outcome = Retrain(model, tasks, target, recipe, per_query=True, batched=True)
     expected = [judged(by_hand(model, tasks, recipe, *run), target) for run in zip(SUBSETS, SEEDS, strict=True)]
-    np.testing.assert_allclose(outcome.batch(SUBSETS, SEEDS)["loss"], expected, rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(outcome.batch(SUBSETS, SEEDS)["loss"], expected, rtol=1e-9, atol=1e-11)
     alone = Retrain(model, tasks, target, recipe, per_query=True, batched=False)
-    np.testing.assert_allclose(alone(SUBSETS[2], 4)["loss"], expected[2], rtol=2e-6, atol=1e-6)
+    np.testing.assert_allclose(alone(SUBSETS[2], 4)["loss"], expected[2], rtol=1e-9, atol=1e-11)
 
 
 def test_single_precision_agrees_to_single_precision():
@@ -195,10 +197,10 @@ def test_results_depend_neither_on_chunks_nor_on_order(recipe):
     together = Retrain(model, tasks, target, **settings).batch(SUBSETS, SEEDS)["loss"]
     for size in (2, 3):
         some = Retrain(model, tasks, target, batch_size=size, **settings).batch(SUBSETS, SEEDS)["loss"]
-        np.testing.assert_allclose(some, together, rtol=1e-6)
+        np.testing.assert_allclose(some, together, rtol=1e-9)
     order = [4, 2, 0, 3, 1]
     shuffled = Retrain(model, tasks, target, **settings).batch(SUBSETS[order], SEEDS[order])["loss"]
-    np.testing.assert_allclose(shuffled, together[order], rtol=1e-6)
+    np.testing.assert_allclose(shuffled, together[order], rtol=1e-9)
 
 
 def test_another_seed_is_another_run_and_the_same_seed_the_same():
@@ -212,7 +214,7 @@ def test_another_seed_is_another_run_and_the_same_seed_the_same():
 def test_the_empty_subset_is_the_model_as_it_is():
     model, (tasks, target) = make("batch norm"), data()
     outcome = Retrain(model, tasks, target, RECIPES["adamw"], per_query=True)
-    np.testing.assert_allclose(outcome([0, 0, 0, 0], seed=7)["loss"], judged(model.eval(), target), rtol=1e-6)
+    np.testing.assert_allclose(outcome([0, 0, 0, 0], seed=7)["loss"], judged(model.eval(), target), rtol=1e-9)
 
 
 def test_the_model_that_is_given_is_not_changed_and_later_changes_to_it_do_not_matter():
@@ -259,7 +261,8 @@ def test_full_batches_with_batch_normalisation_are_made_of_the_subset_alone():
     with pytest.warns(DataWarning, match="full batches must hold the examples of one subset only"):
         outcome = Retrain(model, tasks, target, recipe, per_query=True)
     expected = judged(by_hand(model, tasks, recipe, SUBSETS[0], 0), target)
-    np.testing.assert_allclose(outcome(SUBSETS[0], 0)["loss"], expected, rtol=2e-6, atol=1e-6)
+    # The gradient of a bias before the norm is rounding noise, which AdamW scales up.
+    np.testing.assert_allclose(outcome(SUBSETS[0], 0)["loss"], expected, rtol=1e-6, atol=1e-9)
 
 
 def test_a_large_model_on_a_processor_is_trained_alone():
@@ -277,7 +280,7 @@ def test_a_start_for_every_seed():
         found = outcome.batch(SUBSETS, SEEDS)["loss"]
         for row, (subset, seed) in enumerate(zip(SUBSETS, SEEDS, strict=True)):
             expected = judged(by_hand(make("mlp", seed), tasks, recipe, subset, seed), target)
-            np.testing.assert_allclose(found[row], expected, rtol=2e-6, atol=1e-6)
+            np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-11)
 
 
 def test_a_start_that_does_not_fit_is_refused():
@@ -299,7 +302,7 @@ def test_only_the_chosen_parameters_are_trained():
         Retrain(model, tasks, target, recipe, params="3.*", per_query=True),
         Retrain(frozen, tasks, target, recipe, per_query=True),
     ):
-        np.testing.assert_allclose(outcome(SUBSETS[2], 4)["loss"], expected, rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(outcome(SUBSETS[2], 4)["loss"], expected, rtol=1e-9, atol=1e-11)
 
 
 def test_several_targets_metrics_and_directions():
@@ -324,6 +327,16 @@ def test_measured_it_is_a_table():
     assert runs.maximize == (False, True)
     assert runs.provenance["recipe"] == "12 steps of adamw, lr 0.03, batches of 4, weight_decay 0.1"
     assert np.isfinite(runs.values).all()
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_it_can_be_sent_to_another_process(batched):
+    cloudpickle = pytest.importorskip("cloudpickle")
+    model, (tasks, target) = make("batch norm"), data()
+    outcome = Retrain(model, tasks, target, RECIPES["adamw"], batched=batched)
+    sent = cloudpickle.loads(cloudpickle.dumps(outcome))
+    assert sent([1, 0, 1, 0], 3) == outcome([1, 0, 1, 0], 3)
+    assert hasattr(sent, "batch") == batched
 
 
 def test_inputs_of_several_tensors():

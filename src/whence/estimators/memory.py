@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 Part = TypeVar("Part")
+MOST_AT_ONCE = 256  # models; more gain little, and each batch of a measurement is lost as a whole
 SHARE = {"cuda": 0.7, "cpu": 0.25}  # of what is free: a graphics card is ours, the memory of a machine is not
 
 

@@ -158,9 +158,8 @@ class TaskVectors(Merged):
     def _trained_alone(self, tasks: list[int]) -> list[Delta]:
         """Task vectors of some tasks, in single precision or better."""
         problem = self.problem
-        state = {name: value.repeat(len(tasks), *[1] * value.ndim) for name, value in problem.start.items()}
         subsets, seeds = np.eye(len(self.task_names))[tasks], np.full(len(tasks), self.seed)
-        state = train(problem, self.recipe, state, subsets, seeds, self.steps)
+        state = train(problem, self.recipe, problem.started(len(tasks)), subsets, seeds, self.steps)
         wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
         return [
             {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}

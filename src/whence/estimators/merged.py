@@ -27,11 +27,12 @@ from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
-from whence.estimators.memory import Chunks, free_bytes
+from whence.estimators.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.estimators.problem import Problem, State, side_by_side, unstacked
 from whence.estimators.recipe import Recipe
 from whence.estimators.sampling import draw_batches, task_shares
 from whence.estimators.subsets import Floats, as_subset, as_subsets
+from whence.estimators.targets import joined, single
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.examples import Examples
 from whence.functional import ModelFn
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 Rule = Literal["mean", "sample"]
 Scale = float | Mapping[str, float]
 RULES = {"mean": "task", "sample": "sample"}  # and the weighting of a recipe that it goes with
-MOST_AT_ONCE = 256
 STATISTICS_ROWS = 512  # examples for the statistics of batch normalisation
 SOME_EXAMPLES = 2000  # of the tasks, that merged weights are tried on
 
@@ -107,8 +107,7 @@ class Merged(ABC):
 
     def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
         """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
-        found = self.batch(as_subset(subset, self.task_names))
-        return {name: value[0] if self.problem.per_query else float(value[0]) for name, value in found.items()}
+        return single(self.batch(as_subset(subset, self.task_names)))
 
     def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q)."""
@@ -121,8 +120,9 @@ class Merged(ABC):
     def states(self, subsets: Floats, scale: Scale) -> State:
         """Merged weights of subsets, stacked (m, ...); those of the empty subset are W₀."""
         problem, vectors = self.problem, self.vectors
-        weights = torch.from_numpy(task_shares(subsets, problem.tasks.sizes, RULES[self.rule])).to(problem.device)
-        state = {name: value.repeat(len(subsets), *[1] * value.ndim) for name, value in problem.start.items()}
+        shares = torch.from_numpy(task_shares(subsets, problem.tasks.sizes, RULES[self.rule]))
+        weights = shares.to(problem.precision).to(problem.device)
+        state = problem.started(len(subsets))
         merged_as_products: set[str] = set()
         for first, second in adapter_pairs(problem.trained) if self.products else ():
             state[first], state[second] = self._products(first, second, weights * _factor(scale, second))
@@ -184,7 +184,7 @@ class Merged(ABC):
         return now, was
 
     def losses_on_tasks(self, scale: Scale) -> Tensor:
-        """Losses of the merge of all tasks on `some_examples` of the tasks, (n,); at scale 0, of the untrained model."""
+        """Losses of the merge of all tasks, or of the untrained model at scale 0, on `some_examples`, (n,)."""
         state = self.states(np.full((1, len(self.task_names)), float(scale != 0)), scale)
         return self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"][0]
 
@@ -198,8 +198,7 @@ class Merged(ABC):
         return Examples(*tasks.rows(index), tasks.owner[index], tasks.names)
 
     def _outcomes(self, rows: Floats, scale: Scale) -> dict[str, Floats]:
-        parts = self._chunks.run(len(rows), lambda part: self.problem.outcomes(self.states(rows[part], scale)))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined(self._chunks.run(len(rows), lambda part: self.problem.outcomes(self.states(rows[part], scale))))
 
     def _checked(self, scale: Any) -> Scale:
         if isinstance(scale, Mapping):

@@ -61,8 +61,7 @@ class Problem:
     trained : tuple of str
         Names of the parameters among them.
     batched : bool
-    obstacle : str
-        Why models do not run side by side; empty where they could.
+        Whether models run side by side.
     bytes_per_row : int
         Memory that an example takes in the training of one model.
 
@@ -103,21 +102,21 @@ class Problem:
         with self.own_randomness():
             self._check_labels()
             self.start.update(self._buffers_that_change(model))
-            self.obstacle = self._obstacle()
             self.bytes_per_row = self._bytes_per_row()
-        if full_batches and any(isinstance(module, _BatchNorm) for module in model.modules()):
-            self.obstacle = "with batch normalisation, full batches must hold the examples of one subset only"
-        if self.obstacle and batched is True:
-            raise InputError(f"Models cannot be run side by side: {self.obstacle}. Give batched=False.")
-        if self.obstacle and batched == "auto":
+            n_trained = sum(self.start[name].numel() for name in self.trained)
+            small = self.device.type != "cpu" or n_trained <= MOST_TRAINED_ON_CPU
+            wanted = small if batched == "auto" else batched
+            normalizes = any(isinstance(module, _BatchNorm) for module in model.modules())
+            obstacle = self._obstacle(normalizes and full_batches) if wanted else ""
+        if obstacle and batched is True:
+            raise InputError(f"Models cannot be run side by side: {obstacle}. Give batched=False.")
+        if obstacle:
             warnings.warn(
-                f"Models are run one at a time: {self.obstacle}. (With batched=False this goes without saying.)",
+                f"Models are run one at a time: {obstacle}. (With batched=False this goes without saying.)",
                 DataWarning,
                 stacklevel=3,
             )
-        n_trained = sum(self.start[name].numel() for name in self.trained)
-        small = self.device.type != "cpu" or n_trained <= MOST_TRAINED_ON_CPU
-        self.batched = not self.obstacle and (small if batched == "auto" else batched)
+        self.batched = wanted and not obstacle
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -125,9 +124,18 @@ class Problem:
         return self.tasks.names
 
     @property
+    def precision(self) -> torch.dtype:
+        """That of sums: of the trained parameters, and single precision at least."""
+        return torch.promote_types(self.start[self.trained[0]].dtype, torch.float32)
+
+    @property
     def maximize(self) -> tuple[str, ...]:
         """Names of the outcomes for which higher is better."""
         return higher_is_better(self.metrics, self.targets, per_query=self.per_query)
+
+    def started(self, m: int) -> State:
+        """W₀ of m models, stacked."""
+        return {name: value.repeat(m, *[1] * value.ndim) for name, value in self.start.items()}
 
     def losses(self, state: State, inputs: Inputs, labels: Tensor) -> Tensor:
         """Loss of each example in training, (n,), of one model."""
@@ -145,7 +153,8 @@ class Problem:
         parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
         for block in examples.blocks(max(1, min(fits, len(examples)))):
             inputs, labels = examples.rows(block)
-            outputs = self.outputs(state, inputs).float()
+            outputs = self.outputs(state, inputs)
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
             for name, metric in metrics.items():
                 parts[name].append(metric(outputs, labels))
         return {name: torch.cat(part, dim=-1) for name, part in parts.items()}
@@ -208,8 +217,10 @@ class Problem:
         # What two more examples add: the weights are kept too, however many there are.
         return max(kept(4) - kept(2), 512) // 2
 
-    def _obstacle(self) -> str:
-        """Why vmap cannot run the model, in training and in use; empty where it can."""
+    def _obstacle(self, mixes_subsets: bool) -> str:
+        """Why models cannot run side by side, in training and in use; empty where they can."""
+        if mixes_subsets:
+            return "with batch normalisation, full batches must hold the examples of one subset only"
         two: Any = {name: torch.stack([value, value]) for name, value in self.start.items()}
         try:
             with torch.no_grad(), warnings.catch_warnings():

@@ -9,23 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import InputError, some_of
-from whence.estimators.memory import Chunks, free_bytes
+from whence.estimators.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.estimators.problem import Batched, Problem, State
 from whence.estimators.recipe import Recipe
 from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
+from whence.estimators.targets import joined, single
 from whence.estimators.training import bytes_per_model, train
 from whence.examples import Given
 from whence.functional import Filter
 from whence.losses import Loss
 
 Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
-MOST_AT_ONCE = 256
 
 
 class Retrain:
@@ -129,15 +128,13 @@ class Retrain:
 
     def __call__(self, subset: Any, seed: int) -> dict[str, Any]:
         """Outcomes of one subset: weights (K,), or the names of its tasks."""
-        found = self._outcomes(as_subset(subset, self.task_names), as_seeds([seed], 1))
-        return {name: value[0] if self.problem.per_query else float(value[0]) for name, value in found.items()}
+        return single(self._outcomes(as_subset(subset, self.task_names), as_seeds([seed], 1)))
 
     def _batch(self, subsets: ArrayLike, seeds: ArrayLike) -> dict[str, Floats]:
         """Outcomes of subsets (m, K), each trained with its own seed."""
         rows = as_subsets(subsets, self.task_names)
         each = as_seeds(seeds, len(rows))
-        parts = self._chunks.run(len(rows), lambda part: self._outcomes(rows[part], each[part]))
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined(self._chunks.run(len(rows), lambda part: self._outcomes(rows[part], each[part])))
 
     def _outcomes(self, subsets: Floats, seeds: Seeds) -> dict[str, Floats]:
         return self.problem.outcomes(train(self.problem, self.recipe, self._start(seeds), subsets, seeds))
@@ -145,7 +142,7 @@ class Retrain:
     def _start(self, seeds: Seeds) -> State:
         """Where runs start, stacked."""
         if self.init is None:
-            return {name: value.repeat(len(seeds), *[1] * value.ndim) for name, value in self.problem.start.items()}
+            return self.problem.started(len(seeds))
         drawn = [self._drawn(int(seed)) for seed in seeds]
         return {name: torch.stack([state[name] for state in drawn]) for name in self.problem.start}
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence.estimators.recipe import Recipe
+from whence.gradients.solve import weights_of
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -26,10 +27,7 @@ def task_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
     >>> task_shares(np.array([[1.0, 1.0]]), np.array([30, 10]), "sample")
     array([[0.75, 0.25]])
     """
-    mass = subsets * sizes if weighting == "sample" else subsets
-    total = mass.sum(1, keepdims=True)
-    shares: Floats = np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)
-    return shares
+    return weights_of(subsets, sizes, weighting) * sizes
 
 
 def example_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
@@ -40,7 +38,7 @@ def example_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
     >>> example_shares(np.array([[1.0, 0.0, 1.0]]), np.array([1, 1, 2]), "task")
     array([[0.5 , 0.  , 0.25, 0.25]])
     """
-    return np.repeat(task_shares(subsets, sizes, weighting) / sizes, sizes, axis=1)
+    return np.repeat(weights_of(subsets, sizes, weighting), sizes, axis=1)
 
 
 def draw_batches(subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, steps: int) -> Iterator[Rows]:

@@ -7,8 +7,8 @@ target, and ``<target>/<metric>`` (``law/loss``) where there are several.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +69,24 @@ def by_target(values: Mapping[str, Tensor], targets: Examples, *, per_query: boo
         for name, part in zip(outcome_names(metric, targets.names), parts, strict=True):
             found[name] = part if per_query else part.mean(1)
     return found
+
+
+def joined(parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
+    """Outcomes of all subsets, from those of some at a time.
+
+    >>> joined([{"loss": np.array([1.0])}, {"loss": np.array([2.0, 3.0])}])
+    {'loss': array([1., 2., 3.])}
+    """
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def single(found: Mapping[str, Floats]) -> dict[str, Any]:
+    """Outcomes of the only subset: numbers, or arrays per query.
+
+    >>> single({"loss": np.array([0.5]), "margin": np.array([[1.0, 2.0]])})
+    {'loss': 0.5, 'margin': array([1., 2.])}
+    """
+    return {name: value[0] if value.ndim > 1 else float(value[0]) for name, value in found.items()}
 
 
 def higher_is_better(metrics: Iterable[str], targets: Examples, *, per_query: bool = False) -> tuple[str, ...]:

@@ -103,8 +103,8 @@ def _batches(problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, ste
 
 def _all_examples(problem: Problem, recipe: Recipe, subsets: Floats) -> Batch:
     """All examples with the weight they have for each model; for the only model, those of its subset."""
-    weights = torch.from_numpy(example_shares(subsets, problem.tasks.sizes, recipe.weighting)).to(problem.device)
-    weights = weights.to(next(iter(problem.start.values())).dtype)
+    shares = torch.from_numpy(example_shares(subsets, problem.tasks.sizes, recipe.weighting))
+    weights = shares.to(problem.precision).to(problem.device)
     if problem.batched:
         return problem.tasks.inputs, problem.tasks.labels, weights
     inside = weights[0].nonzero()[:, 0]
