@@ -158,6 +158,31 @@ def test_running_statistics_are_those_of_the_merged_model(kind, batched):
         np.testing.assert_allclose(vectors(subset)["loss"], judged(expected.eval(), target), rtol=1e-9, atol=1e-11)
 
 
+def test_running_statistics_of_a_model_with_several_inputs():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = make("batch norm")
+
+        def forward(self, left, right):
+            return self.layers(left - right)
+
+    model, (tasks, target) = Two(), data()
+    double = {name: ({"left": 2 * x, "right": x}, y) for name, (x, y) in tasks.items()}
+    queries = ({"left": 2 * target[0], "right": target[0]}, target[1])
+    recipe = Recipe(steps=5, lr=0.02, batch_size=5)
+    expected = TaskVectors(model.layers, tasks, target, recipe, per_query=True, batched=True).batch(MIXED)["loss"]
+    for batched in (True, False):
+        found = TaskVectors(model, double, queries, recipe, per_query=True, batched=batched).batch(MIXED)["loss"]
+        np.testing.assert_allclose(found, expected, rtol=1e-7)
+
+
+def test_one_step_keeps_the_statistics_that_its_gradients_saw():
+    model, (tasks, target) = make("batch norm"), data()
+    step = OneStep(model, tasks, target, per_query=True, scale=1e-9)
+    np.testing.assert_allclose(step.batch(MIXED)["loss"][0], judged(model.eval(), target), rtol=1e-5)
+
+
 def test_a_full_step_of_gradient_descent_is_one_step():
     """One step on all examples of a subset is what the one-step estimate is of."""
     model, (tasks, target) = make("mlp"), data()
@@ -192,6 +217,16 @@ def test_the_step_goes_as_far_as_the_gradients_can_be_trusted():
         fall = {scale: (losses[0.0] - losses[scale]) / (promised * scale) for scale in step.scales}
         longer = step.scales[step.scales.index(step.scale) + 1]
         assert fall[step.scale] >= 0.9 > fall[longer]
+
+
+def test_where_there_is_nothing_to_learn_the_step_is_short():
+    model, (tasks, _) = make("linear"), data()
+    inputs = torch.cat([x for x, _ in tasks.values()])
+    model.requires_grad_(False)
+    alike = {name: (x, model(x)) for name, (x, _) in tasks.items()}
+    model.requires_grad_(True)
+    step = OneStep(model, alike, (inputs, model(inputs).detach()), loss="squared")
+    assert step.scale == step.scales[0]
 
 
 def test_a_step_from_nothing():
@@ -264,13 +299,20 @@ def test_two_or_three_true_runs_say_whether_to_trust():
     assert right.agreement > 0.9
     assert right.error_ratio < 0.5
     assert str(right).startswith("The estimates can be trusted: they correlate 0.9")
+    assert str(right).endswith("with 3 true runs and 30 targets.")
     wrong = vectors.check(truth_at(vectors, -1.0, n=3))
     assert wrong.trusted is False
-    assert str(wrong).startswith("Do not trust the estimates: they are 1.9 times as far from 3 true runs as")
+    assert str(wrong).startswith("The estimates say nothing: they correlate -0.")
+    assert str(wrong).endswith(
+        "Their level is off: they are 1.9 times as far from the truth as the untrained model is."
+    )
     little = TaskVectors(model, tasks, target, RECIPE)
     few = whence.Outcomes(SUBSETS[:2], little._outcomes(SUBSETS[:2], 1.1)["loss"], target_names=["loss"])
     assert little.check(few).trusted is None
-    assert "Too little to tell: 2 true runs and 1 target" in str(little.check(few))
+    assert str(little.check(few)).startswith("2 true runs and 1 target are too little to tell")
+    far = trust(np.array([[5.0], [6.0]]), whence.Outcomes(np.eye(2), [1.0, 1.2]), np.array([[3.1]]))
+    assert far.trusted is False
+    assert str(far).startswith("Do not trust the estimates: they are 2.2 times as far from the truth as the untrained")
 
 
 def test_trust_needs_agreement_and_counts_what_varies():
@@ -281,13 +323,13 @@ def test_trust_needs_agreement_and_counts_what_varies():
     found = trust(rng.normal(size=(3, 40)), truth)
     assert found.n_targets == 39
     assert found.trusted is False
-    assert "Do not trust" in found.verdict
+    assert "say nothing" in found.verdict
     noisy = values + 2.0 * rng.normal(size=(3, 40))
     partly = trust(noisy, truth)
     expected = np.mean([np.corrcoef(values[:, t], noisy[:, t])[0, 1] for t in range(1, 40)])
     assert partly.agreement == pytest.approx(expected)
     assert 0.2 < expected < 0.5
-    assert "only together with true runs" in partly.verdict
+    assert "help only together with true runs" in partly.verdict
 
 
 # ---- what speaks against merging ---------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class TaskVectors(Merged):
     array([0.5, 1. ])
     """
 
-    products = True
+    whole_runs = True
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 
 What the estimators of merge.py and onestep.py have in common. They differ in how they come by the vectors Δ_k; the
 weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("mean"), or s_k n_k / Σ s n for tasks of n_k
-examples ("sample"). Adapters are merged as products (adapters.py), and batch normalisation gets the statistics of the
-merged model on the examples of the subset.
+examples ("sample"). Adapters of whole runs are merged as products (adapters.py), and their batch normalisation gets the
+statistics of the merged model on the examples of the subset.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
@@ -63,11 +64,11 @@ class Merged(ABC):
 
     Attributes
     ----------
-    products : bool
-        Whether vectors are those of whole runs, whose adapters are merged as products.
+    whole_runs : bool
+        Whether vectors are those of whole runs: their adapters are merged as products, and statistics are renewed.
     """
 
-    products: bool
+    whole_runs: bool
 
     def __init__(self, problem: Problem, *, rule: Rule, scale: Scale | None, seed: int) -> None:
         if rule not in RULES:
@@ -124,13 +125,13 @@ class Merged(ABC):
         weights = shares.to(problem.precision).to(problem.device)
         state = problem.started(len(subsets))
         merged_as_products: set[str] = set()
-        for first, second in adapter_pairs(problem.trained) if self.products else ():
+        for first, second in adapter_pairs(problem.trained) if self.whole_runs else ():
             state[first], state[second] = self._products(first, second, weights * _factor(scale, second))
             merged_as_products |= {first, second}
         for name in problem.trained:
             if name not in merged_as_products:
                 state[name] += vectors.combine(name, weights * _factor(scale, name)).to(state[name])
-        return self._with_statistics(state, subsets)
+        return self._with_statistics(state, subsets) if self.whole_runs else state
 
     def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
         """The same estimator with the scale that agrees best with a few true runs.
@@ -236,8 +237,8 @@ class Merged(ABC):
             if problem.batched:
                 side_by_side(self._statistics_fn, (0, 0), part, inputs)
             else:
-                for one, own in zip(unstacked(part), torch.utils._pytree.tree_map(torch.unbind, inputs), strict=True):
-                    self._statistics_fn(one, own)
+                for row, one in enumerate(unstacked(part)):
+                    self._statistics_fn(one, tree_map(lambda leaf, row=row: leaf[row], inputs))
         for name in set(state) - set(problem.trained):
             state[name][place] = part[name]
         return state

@@ -57,7 +57,7 @@ class OneStep(Merged):
     array([1. , 0.5])
     """
 
-    products = False
+    whole_runs = False
 
     def __init__(
         self,
@@ -106,6 +106,8 @@ class OneStep(Merged):
         scales = self.scales
         before, *after = (float(self.losses_on_tasks(scale).double().mean()) for scale in (0.0, *scales))
         slope = (before - after[0]) / scales[0]
+        if not slope > 0:  # nothing left to learn, or no gradient
+            return scales[0]
         kept = [before - loss >= KEPT * slope * scale for scale, loss in zip(scales, after, strict=True)]
         return scales[max(kept.index(False) - 1, 0) if False in kept else -1]
 

@@ -84,21 +84,17 @@ def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -
         errors = [float(np.abs(guess - truth.values)[known].sum()) for guess in (estimates, untrained)]
         ratio = errors[0] / errors[1] if errors[1] > 0 else np.nan
     compared = f"{m} true runs and {n_targets} target{'' if n_targets == 1 else 's'}"
-    if ratio >= 1:
-        return Trust(found, ratio, m, n_targets, False, (
-            f"Do not trust the estimates: they are {ratio:.1f} times as far from {m} true runs as the untrained model."
-        ))  # fmt: skip
-    if n_targets * (m - 1) < ENOUGH:
-        return Trust(found, ratio, m, n_targets, None, (
-            f"Too little to tell: {compared} that vary. Give more runs, or outcomes per query."
-        ))  # fmt: skip
-    if found < SOME:
-        text = "Do not trust the estimates"
-    elif found < GOOD:
-        text = "Trust the estimates only together with true runs"
+    far = f"they are {ratio:.1f} times as far from the truth as the untrained model is" if ratio >= 1 else ""
+    trusted: bool | None = found >= GOOD
+    if n_targets * (m - 1) >= ENOUGH:
+        words = "can be trusted" if trusted else "help only together with true runs" if found >= SOME else "say nothing"
+        level = f" Their level is off: {far}." if far else ""
+        verdict = f"The estimates {words}: they correlate {found:.2f} with {compared}.{level}"
+    elif far:
+        trusted, verdict = False, f"Do not trust the estimates: {far} ({compared})."
     else:
-        text = "The estimates can be trusted"
-    return Trust(found, ratio, m, n_targets, found >= GOOD, f"{text}: they correlate {found:.2f} ({compared}).")
+        trusted, verdict = None, f"{compared.capitalize()} are too little to tell: give more, or outcomes per query."
+    return Trust(found, ratio, m, n_targets, trusted, verdict)
 
 
 def agreement(estimates: Floats, values: Floats) -> float:
