@@ -115,15 +115,18 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
         if waiting:
             slots.append(_Slot(engine.start()))
 
+    def hand_out() -> None:
+        """Give rows to the workers that have none."""
+        for slot in list(slots):
+            if waiting and slot.ready and slot.job is None:
+                if slot.give(waiting[0]):
+                    waiting.popleft()
+                else:
+                    replace(slot)
+
     try:
         slots += [_Slot(engine.start()) for _ in range(min(n_workers, len(waiting)))]
         while waiting or any(slot.job for slot in slots):
-            for slot in list(slots):
-                if waiting and slot.ready and slot.job is None:
-                    if slot.give(waiting[0]):
-                        waiting.popleft()
-                    else:
-                        replace(slot)
             engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
             for slot in list(slots):
                 message = slot.worker.poll()
@@ -148,6 +151,7 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
                     held += _finish(slot, message)
                     if isinstance(message, Lost):
                         replace(slot)
+            hand_out()  # before results are handed on, so that no worker waits for the disk
             if held and time.monotonic() - handed_on >= TOGETHER:
                 yield held
                 held, handed_on = [], time.monotonic()
