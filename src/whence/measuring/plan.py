@@ -134,8 +134,8 @@ def name_of(outcome_fn: Any) -> str:
 
     Examples
     --------
-    >>> name_of(print), name_of(functools.partial(print, 1))
-    ('print', 'print')
+    >>> name_of(len), name_of(functools.partial(len))
+    ('len', 'len')
     """
     while isinstance(outcome_fn, functools.partial):
         outcome_fn = outcome_fn.func
