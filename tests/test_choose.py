@@ -16,7 +16,7 @@ from conformance import FOREST, KERNELS, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
 from whence.evaluation import coverage, lds
 from whence.outcomes import Outcomes
-from whence.surrogates import choose
+from whence.surrogates import choose, crossvalidation
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import CANDIDATES, Model, fit
 from whence.surrogates.combined import CombinedSurrogate
@@ -100,10 +100,10 @@ def test_the_same_seed_gives_the_same_model_and_another_seed_other_folds():
 
 def test_only_a_sample_of_very_many_subsets_is_cross_validated(monkeypatch):
     runs = table(60, 6)
-    monkeypatch.setattr(choose, "CHOICE_RUNS", 20)
+    monkeypatch.setattr(crossvalidation, "CHOICE_RUNS", 20)
     seen = []
-    original = choose.lds
-    monkeypatch.setattr(choose, "lds", lambda p, held: (seen.append(held.n_runs), original(p, held))[1])
+    original = crossvalidation.lds
+    monkeypatch.setattr(crossvalidation, "lds", lambda p, held: (seen.append(held.n_runs), original(p, held))[1])
     model = fit(runs, surrogate=GIVEN)
     assert sum(seen) == 2 * 20, "the surrogate and the size-only yardstick"
     expected = clone(GIVEN).fit(runs.subsets, runs.values).predict(runs.subsets)

@@ -149,10 +149,9 @@ def refuse_mixtures(model: Model, rule: str) -> None:
 
 def warn_of_extrapolation(model: Model, rule: str) -> None:
     """Warn when a rule asks about subsets far larger or smaller than any run."""
-    outcomes = model.outcomes
-    if not outcomes.n_runs or rule == "inclusion":
+    sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
+    if not len(sizes) or rule == "inclusion":
         return
-    sizes, n_tasks = outcomes.subsets.sum(1), outcomes.n_tasks
     reach = {"loo": (1.0, 1.0), "full": (1.0, 1.0), "banzhaf": (0.5, 0.5), "shapley": (0.25, 0.75)}[rule]
     slack = 0.1 * n_tasks + 1
     smallest, largest = sizes.min(), sizes.max()
@@ -168,7 +167,7 @@ def warn_of_extrapolation(model: Model, rule: str) -> None:
 
 def _shift(model: Model) -> Attribution:
     """The change of the outcome when a task takes over a tenth of the average mixture from all in proportion."""
-    runs = model.outcomes.subsets
+    runs = model.subsets
     if not len(runs):
         raise InputError("The rule 'shift' starts from the average of the runs. Give a model made by whence.fit.")
     average = runs.mean(0)
@@ -194,7 +193,7 @@ def _shift(model: Model) -> Attribution:
 
 def _keep_prob(model: Model, given: float | None) -> float:
     if given is None:
-        observed = model.outcomes.subsets
+        observed = model.subsets
         return float(np.clip(observed.mean(), 0.0, 1.0)) if observed.size else 0.5
     if not 0 < given < 1:
         raise InputError(f"The 'keep_prob' parameter must lie between 0 and 1. Got {given} instead.")

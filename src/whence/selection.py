@@ -126,7 +126,7 @@ def select(
         excluded = mask_of(model.outcomes, exclude)
         if excluded.all():
             raise InputError("Every task is excluded. Leave at least one in.")
-        chosen, how = best_mixture(goodness, model.outcomes.subsets, excluded, np.random.default_rng(seed))
+        chosen, how = best_mixture(goodness, model.subsets, excluded, np.random.default_rng(seed))
         allowed = (model.outcomes.subsets[:, excluded == 1] == 0).all(1)
         return _result(model, chosen, goodness, objective, how, allowed, target)
     constraints = constraints_of(model.outcomes, size, max_size, costs, budget, include, exclude)
@@ -285,8 +285,8 @@ def _moves(subset: Array, constraints: Constraints) -> Array:
 def _starts(
     model: Model, goodness: Callable[[Array], Array], constraints: Constraints, rng: np.random.Generator
 ) -> list[Array]:
-    """The best allowed runs, and random allowed subsets filled up task by task."""
-    runs = np.unique(model.outcomes.subsets, axis=0)
+    """The best allowed subsets of runs, and random allowed subsets filled up task by task."""
+    runs = np.unique(model.subsets, axis=0)
     runs = runs[constraints.allow(runs)]
     starts = list(runs[np.argsort(-goodness(runs))[: STARTS // 2]]) if len(runs) else []
     free = constraints.free

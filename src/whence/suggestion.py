@@ -101,9 +101,9 @@ def suggest(
         # The covariance is relative; the std of predictions brings it to the scale of the outcome.
         unit = float(np.median(std[:, columns].mean(1) / np.sqrt(np.diag(covariance) + noise)))
         measured = sign * model.outcomes.values[:, columns].mean(1)
-        # Where no run has all the targets, the best prediction at a run stands in for the best run.
+        # Where no run has all the targets, the best prediction at a known subset stands in for the best run.
         if np.isnan(measured).all():
-            measured = sign * model.predict(model.outcomes.subsets)[:, columns].mean(1)
+            measured = sign * model.predict(model.subsets)[:, columns].mean(1)
         best = np.nanmax(measured)
     for _ in range(n):
         variance = np.maximum(np.diag(covariance), 1e-300)
@@ -123,8 +123,8 @@ def suggest(
 
 
 def _candidates(model: Model, n: int, rng: np.random.Generator) -> Array:
-    """Subsets not measured yet that look like the measured ones (as many tasks, or similar mixtures)."""
-    runs = model.outcomes.subsets
+    """Subsets not measured yet that look like the measured or estimated ones (as many tasks, or similar mixtures)."""
+    runs = model.subsets
     n_tasks = runs.shape[1]
     if not model.outcomes.is_binary:
         return mixtures_like(runs, CANDIDATES + n, rng)
@@ -136,7 +136,7 @@ def _candidates(model: Model, n: int, rng: np.random.Generator) -> Array:
         drawn = rng.choice(sizes, CANDIDATES + n)
         order = rng.random((len(drawn), n_tasks)).argsort(1).argsort(1)
         pool = np.unique((order < drawn[:, None]).astype(np.float64), axis=0)
-    seen = {row.tobytes() for row in runs + 0.0}
+    seen = {row.tobytes() for row in model.outcomes.subsets + 0.0}
     fresh = np.array([row.tobytes() not in seen for row in pool], dtype=bool)
     pool = pool[fresh & (pool.sum(1) > 0)]
     return np.asarray(pool[rng.permutation(len(pool))[: CANDIDATES + n]])

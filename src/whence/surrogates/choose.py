@@ -1,13 +1,12 @@
 """``whence.fit``: choose a surrogate by cross-validation, say which and how good, and hand back a :class:`Model`.
 
 Targets measured in different runs are different tables: each such group gets its own surrogate. All choices look at the
-training runs only, and a subset's replicates are always held out together.
+training runs only. Beside true runs, ``fit`` takes estimates of many more subsets (:mod:`.rungs`, :mod:`.fused`).
 """
 
 from __future__ import annotations
 
 import os
-import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,19 +15,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
-from whence.evaluation import SizeOnly, lds, noise_ceiling, residual_error
-from whence.evaluation.scores import has_std
-from whence.evaluation.statistics import ratio
+from whence.evaluation import SizeOnly, noise_ceiling
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.crossvalidation import (
+    Trial,
+    cross_validated,
+    fitted,
+    folds_of,
+    mean_of_defined,
+    predict_with_std,
+)
+from whence.surrogates.fused import ESTIMATES, FUSED, fusion_candidates, trust_in_estimates
 from whence.surrogates.kernels import Array
-from whence.surrogates.posterior import HALF_WIDTH, interval_factor
-from whence.surrogates.warp import RankScale
+from whence.surrogates.rungs import Rung, learn_rungs
 
 CANDIDATES: Mapping[str, Any] = {
     "additive": AdditiveSurrogate("ridge"),
@@ -38,31 +42,17 @@ CANDIDATES: Mapping[str, Any] = {
 # What is added to a candidate's error before the least one is chosen: "kernel" keeps effects exact and contains the
 # additive surrogate, so the others must be better by more than the noise of cross-validation.
 HANDICAP = {"additive": 0.02, "kernel on ranks": 0.01}
+# Fusion contains the true runs alone and the estimates alone; the same holds there.
+FUSION_HANDICAP = {"additive": 0.03, "kernel": 0.01, "kernel on ranks": 0.02, ESTIMATES: 0.02}
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
     "kernel on ranks": "a Gaussian process over linear, pairwise, RBF and subset-size kernels, on ranks of outcomes",
+    FUSED: "estimates times a learned slope, plus a Gaussian process on what they leave over",
+    ESTIMATES: "estimates, shifted and scaled to the true runs",
 }
 SIZE_ONLY = "size only"
-CHOICE_RUNS = 2000
 FEWEST_RUNS = 3
-FEWEST_TO_CHOOSE = 6
-
-
-@dataclass(frozen=True)
-class Trial:
-    """How one candidate predicted held-out runs in cross-validation; arrays are per target."""
-
-    name: str
-    lds: Array
-    score_error: Array  # mean absolute error in normal scores of the outcome, by which surrogates are chosen
-    residual_error: Array
-    coverage: Array
-    factor: Array  # what its std has to be multiplied with for intervals to hold
-    seconds: float
-    runs: NDArray[np.intp]  # (n,) rows of the table that took part
-    predicted: Array  # (n, T) what it said of them when they were held out
-    std: Array  # (n, T)
 
 
 @dataclass(frozen=True)
@@ -90,6 +80,12 @@ class Model:
 
     outcomes: Outcomes
     parts: tuple[Part, ...]
+    rungs: tuple[Rung, ...] = ()  # estimates that it was fitted with
+
+    @property
+    def subsets(self) -> Array:
+        """The subsets that are known something about, (n, K): of runs, and of estimates."""
+        return np.concatenate([self.outcomes.subsets, *(rung.model.subsets for rung in self.rungs)])
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -114,7 +110,7 @@ class Model:
         mean, std = np.empty((2, len(S), self.outcomes.n_targets))
         for part in self.parts:
             if return_std:
-                mean[:, part.targets], std[:, part.targets] = _predict_with_std(part.surrogate, S)
+                mean[:, part.targets], std[:, part.targets] = predict_with_std(part.surrogate, S)
                 std[:, part.targets] *= part.factor
             else:
                 mean[:, part.targets] = part.surrogate.predict(S).reshape(len(S), -1)
@@ -189,8 +185,13 @@ class Model:
                 for trial in part.trials
                 if trial.name == (name or part.name)
             ]
-            return _mean(np.concatenate(values)) if values else np.nan
+            return float(mean_of_defined(np.concatenate(values))) if values else np.nan
 
+        fusion = {}
+        if self.rungs:
+            alone = max(np.nan_to_num(pooled("lds", name), nan=-np.inf) for name in CANDIDATES)
+            fusion = {f"lds_{name}": pooled("lds", name) for name in (FUSED, ESTIMATES)}
+            fusion["lds_true_runs"] = float(alone) if np.isfinite(alone) else np.nan
         return {
             "lds": pooled("lds"),
             "residual_error": pooled("residual_error"),
@@ -198,10 +199,12 @@ class Model:
             "lds_tuned_linear": pooled("lds", "additive"),
             "lds_size_only": pooled("lds", SIZE_ONLY),
             "noise_ceiling": noise_ceiling(self.outcomes).mean,
+            **fusion,
         }
 
     def __str__(self) -> str:
-        return "\n".join([repr(self.outcomes), *self._choices(), self._quality_in_words()])
+        trust_lines = [trust_in_estimates(self)] if self.rungs else []
+        return "\n".join([repr(self.outcomes), *self._choices(), *trust_lines, self._quality_in_words()])
 
     def _repr_html_(self) -> str:
         from whence.notebook import model_html
@@ -247,13 +250,19 @@ def trust(correlation: float) -> str:
     return next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
 
 
-def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0) -> Model:
+def fit(
+    outcomes: Outcomes, *, estimates: Any = None, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0
+) -> Model:
     """Return a :class:`Model` of the outcomes: the surrogate that predicts held-out runs best.
 
     Parameters
     ----------
     outcomes : Outcomes
         Runs; rows with a missing outcome are used for the targets they have.
+    estimates : Outcomes, Model, outcome function, or mapping of names to these, optional
+        Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
+        truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
+        function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
     surrogate : scikit-learn regressor, optional
         Use this one instead of choosing; it is still cross-validated.
     n_folds : int
@@ -269,109 +278,66 @@ def fit(outcomes: Outcomes, *, surrogate: Any = None, n_folds: int | None = 5, s
     >>> model = whence.fit(runs)
     >>> model.predict([["a"], ["a", "b", "c"]]).round(1).ravel().tolist()
     [1.0, 0.0]
+
+    With four true runs, and estimates of all subsets that are half as large as the truth:
+
+    >>> true_runs = whence.Outcomes(S[::8], 2 * runs.values[::8], task_names=list("abcde"))
+    >>> whence.fit(true_runs, estimates=runs).predict([["a"], ["b", "c"]]).round(0).ravel().tolist()
+    [2.0, -2.0]
     """
-    if n_folds is None and surrogate is None:
+    if n_folds is None and surrogate is None and estimates is None:
         raise InputError("Without cross-validation (n_folds=None) there is nothing to choose by. Give a surrogate.")
     if n_folds is not None and n_folds < 2:
         raise InputError(f"The 'n_folds' parameter of fit must be at least 2, or None. Got {n_folds} instead.")
+    if surrogate is not None and estimates is not None:
+        raise InputError("With estimates, the surrogate is the fused one: give 'estimates' or 'surrogate', not both.")
     measured = ~np.isnan(outcomes.values)
-    _refuse_unanswerable(outcomes, measured)
-    for sentence in outcomes.concerns():
-        warnings.warn(sentence, DataWarning, stacklevel=2)
+    rungs: tuple[Rung, ...] = ()
+    if estimates is None:
+        _refuse_unanswerable(outcomes, measured)
+        for sentence in outcomes.concerns():
+            warnings.warn(sentence, DataWarning, stacklevel=2)
+    else:
+        rungs = learn_rungs(estimates, outcomes, seed=seed)
     candidates = dict(CANDIDATES) if surrogate is None else {type(surrogate).__name__: surrogate}
-    patterns, which = np.unique(measured, axis=1, return_inverse=True)
+    patterns, which = np.unique(measured.T, axis=0, return_inverse=True)
     parts = []
-    for index in track(range(patterns.shape[1]), "Fitting targets"):
+    for index in track(range(len(patterns)), "Fitting targets"):
         targets = np.flatnonzero(which.ravel() == index)
-        table = outcomes.rows(patterns[:, index]).targets([outcomes.target_names[t] for t in targets])
-        parts.append(_fit_part(table, targets, candidates, n_folds, seed))
-    return Model(outcomes, tuple(parts))
+        table = outcomes.rows(patterns[index]).targets([outcomes.target_names[t] for t in targets])
+        if rungs:
+            fusion = fusion_candidates(rungs, targets, table)
+            parts.append(_fit_part(table, targets, fusion | candidates, FUSION_HANDICAP, n_folds, seed))
+        else:
+            parts.append(_fit_part(table, targets, candidates, HANDICAP, n_folds, seed))
+    return Model(outcomes, tuple(parts), rungs)
 
 
 def _fit_part(
-    table: Outcomes, targets: NDArray[np.intp], candidates: Mapping[str, Any], n_folds: int | None, seed: int
+    table: Outcomes,
+    targets: NDArray[np.intp],
+    candidates: Mapping[str, Any],
+    handicap: Mapping[str, float],
+    n_folds: int | None,
+    seed: int,
 ) -> Part:
-    """Cross-validate the candidates on complete runs, and fit the best on all of them."""
-    subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
-    n_distinct = int(subset_id.max()) + 1
+    """Cross-validate the candidates on complete runs, and fit the best on all of them; without, the first."""
     name = next(iter(candidates))
     trials: tuple[Trial, ...] = ()
-    if n_folds is not None and n_distinct >= FEWEST_TO_CHOOSE:
-        order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
-        fold_of_subset = np.full(n_distinct, -1)
-        # Ranks within a fold say nothing when it holds one or two subsets.
-        fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // 4))
-        folds = fold_of_subset[subset_id]
+    folds = None if n_folds is None else folds_of(table, n_folds, seed)
+    if folds is not None:
         makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
-        makers.update({key: partial(_fitted, candidate) for key, candidate in candidates.items()})
-        trials = tuple(_trial(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating"))
+        makers.update({key: partial(fitted, candidate) for key, candidate in candidates.items()})
+        trials = tuple(
+            cross_validated(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating")
+        )
         errors = {
-            trial.name: _mean(trial.score_error) + HANDICAP.get(trial.name, 0.0)
+            trial.name: float(mean_of_defined(trial.score_error)) + handicap.get(trial.name, 0.0)
             for trial in trials
             if trial.name in candidates
         }
         name = min(errors, key=errors.__getitem__)
-    return Part(targets, _fitted(candidates[name], table), name, trials)
-
-
-def _fitted(candidate: Any, table: Outcomes) -> Any:
-    values = table.values[:, 0] if table.n_targets == 1 else table.values
-    return clone(candidate).fit(table.subsets, values)
-
-
-def _trial(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: NDArray[np.intp]) -> Trial:
-    """Score one way of fitting on runs it has not seen, fold by fold (fold −1 takes no part)."""
-    began = time.perf_counter()
-    taken = np.flatnonzero(folds >= 0)
-    table, folds = table.rows(taken), folds[taken]
-    predicted, std = np.empty((2, *table.values.shape))
-    held_out = [folds == fold for fold in range(folds.max() + 1)]
-    for held in held_out:
-        predicted[held], std[held] = _predict_with_std(make(table.rows(~held)), table.subsets[held])
-    residual = table.values - predicted
-    # Across folds, predictions differ by the mean of the runs they saw, which is lower where the held-out ones are
-    # higher: ranks are compared within a fold. Coverage in a fold uses the factor that the other folds ask for.
-    ranked = np.array([lds(predicted[held], table.rows(held)).per_target for held in held_out])
-    inside = np.empty(residual.shape)
-    for held in held_out:
-        width = HALF_WIDTH * std[held] * interval_factor(residual[~held], std[~held])
-        inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
-    scale, scores = RankScale.learn(table.values)
-    return Trial(
-        name=name,
-        lds=_mean_of_defined(ranked),
-        score_error=np.abs(scale.score(predicted) - scores).mean(0),
-        residual_error=residual_error(predicted, table).per_target,
-        coverage=inside.mean(0),
-        factor=interval_factor(residual, std),
-        seconds=time.perf_counter() - began,
-        runs=taken,
-        predicted=predicted,
-        std=std,
-    )
-
-
-def _mean_of_defined(scores: Array) -> Array:
-    """The mean over axis 0 of what is not NaN; NaN where nothing is."""
-    defined = np.isfinite(scores)
-    count = defined.sum(0)
-    total = np.where(defined, scores, 0.0).sum(0)
-    return np.asarray(ratio(total, count))
-
-
-def _predict_with_std(model: Any, S: Array) -> tuple[Array, Array]:
-    """Predictions and std (n, T); NaN std from a regressor that has none."""
-    if has_std(model):
-        mean, std = model.predict(S, return_std=True)
-    else:
-        mean = np.asarray(model.predict(S))
-        std = np.full(mean.shape, np.nan)
-    return mean.reshape(len(S), -1), std.reshape(len(S), -1)
-
-
-def _mean(per_target: Array) -> float:
-    """The mean over the targets that have a score; NaN when none has."""
-    return float(_mean_of_defined(per_target))
+    return Part(targets, fitted(candidates[name], table), name, trials)
 
 
 def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> None:

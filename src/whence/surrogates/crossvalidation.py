@@ -1,0 +1,111 @@
+"""Cross-validation of surrogates on a table of runs: what :func:`whence.fit` chooses by and tells of its choice.
+
+A subset's replicates are always held out together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from whence.evaluation import lds, residual_error
+from whence.evaluation.scores import has_std
+from whence.evaluation.statistics import ratio
+from whence.outcomes import Outcomes
+from whence.surrogates.kernels import Array
+from whence.surrogates.posterior import HALF_WIDTH, interval_factor
+from whence.surrogates.warp import RankScale
+
+CHOICE_RUNS = 2000
+FEWEST_TO_CHOOSE = 6
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How one candidate predicted held-out runs in cross-validation; arrays are per target."""
+
+    name: str
+    lds: Array
+    score_error: Array  # mean absolute error in normal scores of the outcome, by which surrogates are chosen
+    residual_error: Array
+    coverage: Array
+    factor: Array  # what its std has to be multiplied with for intervals to hold
+    seconds: float
+    runs: NDArray[np.intp]  # (n,) rows of the table that took part
+    predicted: Array  # (n, T) what it said of them when they were held out
+    std: Array  # (n, T)
+
+
+def folds_of(table: Outcomes, n_folds: int, seed: int) -> NDArray[np.intp] | None:
+    """Return the fold of every run, −1 for those that take no part (of thousands); None with too few subsets for it."""
+    subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
+    n_distinct = int(subset_id.max(initial=-1)) + 1
+    if n_distinct < FEWEST_TO_CHOOSE:
+        return None
+    order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
+    fold_of_subset = np.full(n_distinct, -1)
+    # Ranks within a fold say nothing when it holds one or two subsets.
+    fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // 4))
+    return np.asarray(fold_of_subset[subset_id])
+
+
+def fitted(candidate: Any, table: Outcomes) -> Any:
+    """Return a fresh copy of the candidate, fitted to the table."""
+    values = table.values[:, 0] if table.n_targets == 1 else table.values
+    return clone(candidate).fit(table.subsets, values)
+
+
+def cross_validated(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: NDArray[np.intp]) -> Trial:
+    """Return the scores of one way of fitting on runs it has not seen, fold by fold (fold −1 takes no part)."""
+    began = time.perf_counter()
+    taken = np.flatnonzero(folds >= 0)
+    table, folds = table.rows(taken), folds[taken]
+    predicted, std = np.empty((2, *table.values.shape))
+    held_out = [folds == fold for fold in range(folds.max() + 1)]
+    for held in held_out:
+        predicted[held], std[held] = predict_with_std(make(table.rows(~held)), table.subsets[held])
+    residual = table.values - predicted
+    # Across folds, predictions differ by the mean of the runs they saw, which is lower where the held-out ones are
+    # higher: ranks are compared within a fold. Coverage in a fold uses the factor that the other folds ask for.
+    ranked = np.array([lds(predicted[held], table.rows(held)).per_target for held in held_out])
+    inside = np.empty(residual.shape)
+    for held in held_out:
+        width = HALF_WIDTH * std[held] * interval_factor(residual[~held], std[~held])
+        inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
+    scale, scores = RankScale.learn(table.values)
+    return Trial(
+        name=name,
+        lds=mean_of_defined(ranked),
+        score_error=np.abs(scale.score(predicted) - scores).mean(0),
+        residual_error=residual_error(predicted, table).per_target,
+        coverage=inside.mean(0),
+        factor=interval_factor(residual, std),
+        seconds=time.perf_counter() - began,
+        runs=taken,
+        predicted=predicted,
+        std=std,
+    )
+
+
+def mean_of_defined(scores: Array) -> Array:
+    """Return the mean over axis 0 of what is not NaN; NaN where nothing is."""
+    defined = np.isfinite(scores)
+    count = defined.sum(0)
+    total = np.where(defined, scores, 0.0).sum(0)
+    return np.asarray(ratio(total, count))
+
+
+def predict_with_std(model: Any, S: Array) -> tuple[Array, Array]:
+    """Return predictions and std (n, T); NaN std from a regressor that has none."""
+    if has_std(model):
+        mean, std = model.predict(S, return_std=True)
+    else:
+        mean = np.asarray(model.predict(S))
+        std = np.full(mean.shape, np.nan)
+    return mean.reshape(len(S), -1), std.reshape(len(S), -1)

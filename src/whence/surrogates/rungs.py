@@ -1,0 +1,181 @@
+"""Rungs: cheap estimates as functions of the subset, learned from tables of them or from what makes them.
+
+What :mod:`.fused` builds on. A table of estimates is a table of outcomes like any other, and is learned by the same
+surrogates; having many rows, it is learned well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.designs import Bernoulli, FixedSize
+from whence.errors import InputError, some_of
+from whence.outcomes import Outcomes
+from whence.surrogates.kernels import Array
+
+if TYPE_CHECKING:
+    from whence.surrogates.choose import Model
+
+Moments = tuple[Array, Array]  # values and their std
+BLOCK_ROWS = 64
+# How many subsets an outcome function is asked for: so many per task, within bounds.
+SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Rung:
+    """One kind of estimates as a function of the subset: the surrogates learned from its table, target by target.
+
+    ``level`` and ``spread`` (T,) are the mean and the standard deviation of the estimates in the table.
+    """
+
+    name: str
+    model: Model
+    columns: NDArray[np.intp]  # (T,) of the targets in the model
+    level: Array
+    spread: Array
+
+    @classmethod
+    def of(cls, name: str, model: Model, columns: NDArray[np.intp]) -> Rung:
+        """Return the rung of a model fitted to estimates, for some of its targets."""
+        values = model.outcomes.values[:, columns]
+        return cls(name, model, columns, np.nanmean(values, axis=0), np.nanstd(values, axis=0))
+
+    def at(self, targets: NDArray[np.intp]) -> Rung:
+        """Return the rung of some of the targets."""
+        return replace(self, columns=self.columns[targets], level=self.level[targets], spread=self.spread[targets])
+
+    @property
+    def exact_effects(self) -> bool:
+        return all(getattr(part.surrogate, "exact_effects", False) for part in self.model.parts)
+
+    def predict(self, S: Array) -> Array:
+        """Return the estimates (n, T) that are expected for subsets."""
+        return np.asarray(self.model.predict(S)[:, self.columns])
+
+    def moments(self, S: Array) -> Moments:
+        """Return the estimates (n, T) that are expected, and how uncertain these expectations are."""
+        std = np.empty((len(S), len(self.columns)))
+        for start in range(0, len(S), BLOCK_ROWS):
+            block = S[start : start + BLOCK_ROWS]
+            std[start : start + BLOCK_ROWS] = self.contrast_std(block, np.eye(len(block)))
+        return self.predict(S), std
+
+    def product_part(self, S: Array) -> Array:
+        """Return what the parts with exact effects predict, (n, T)."""
+        return self._collect(
+            lambda surrogate: getattr(surrogate, "product_part", surrogate.predict)(S).reshape(len(S), -1), (len(S),)
+        )
+
+    def mean_outcome(self, keep_prob: float) -> Array:
+        return self._collect(lambda surrogate: surrogate.mean_outcome(keep_prob), ())
+
+    def effects(self, name: str, nodes: Array, weights: Array) -> Moments:
+        """Return "main_effects" or "pair_effects" of the estimates, and their std."""
+        shape = (self.model.outcomes.n_tasks,) * (1 if name == "main_effects" else 2)
+        both = self._collect(lambda surrogate: np.stack(getattr(surrogate, name)(nodes, weights)), (2, *shape))
+        return both[0], both[1] * self._factor()
+
+    def contrast_std(self, S: Array, contrasts: Array) -> Array:
+        return self._collect(lambda s: s.contrast_std(S, contrasts), (len(contrasts),)) * self._factor()
+
+    def correlation(self, S: Array) -> Array:
+        """Return the posterior covariance between subsets (n, n), its diagonal being 1 on average."""
+        found = self.model.covariance(S)[0]
+        return found / max(float(np.diag(found).mean()), 1e-300)
+
+    def _factor(self) -> Array:
+        factor = np.empty(self.model.outcomes.n_targets)
+        for part in self.model.parts:
+            factor[part.targets] = part.factor
+        return factor[self.columns]
+
+    def _collect(self, compute: Callable[[Any], Array], shape: tuple[int, ...]) -> Array:
+        """Collect ``compute(surrogate)`` of shape (…, targets of a part) into (…, T)."""
+        out = np.empty((*shape, self.model.outcomes.n_targets))
+        for part in self.model.parts:
+            out[..., part.targets] = compute(part.surrogate)
+        return out[..., self.columns]
+
+
+def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ...]:
+    """Return the rungs of what `whence.fit` is given as estimates, with the targets of the true runs.
+
+    Parameters
+    ----------
+    estimates : Outcomes, Model, outcome function, or mapping of names to these
+    truth : Outcomes
+        The true runs, of which there may be none.
+    seed : int
+        Of cross-validation, and of the subsets that outcome functions are asked for.
+    """
+    from whence.surrogates.choose import Model, fit
+
+    given = dict(estimates) if isinstance(estimates, Mapping) else {"estimates": estimates}
+    if not given:
+        raise InputError("There are no estimates in the mapping. Name at least one table, or leave 'estimates' out.")
+    rungs = []
+    for name, each in given.items():
+        if isinstance(each, Model):
+            _refuse_other(name, each.outcomes, truth)
+            if each.task_names != truth.task_names:
+                raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
+            model = each
+        else:
+            table = each if isinstance(each, Outcomes) else _estimated(name, each, truth, seed)
+            _refuse_other(name, table, truth)
+            order = [table.task_names.index(task) for task in truth.task_names]
+            table = replace(
+                table.targets(truth.target_names), subsets=table.subsets[:, order], task_names=truth.task_names
+            )
+            model = fit(table, seed=seed)
+        columns = np.array([model.target_names.index(target) for target in truth.target_names])
+        rungs.append(Rung.of(str(name), model, columns))
+    return tuple(rungs)
+
+
+def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
+    """Raise where estimates are not of the tasks and targets of the true runs."""
+    if odd := sorted(set(table.task_names) ^ set(truth.task_names)):
+        raise InputError(f"The {name} and the true runs must have the same tasks. They differ in: {some_of(odd)}.")
+    if missing := [target for target in truth.target_names if target not in table.target_names]:
+        raise InputError(
+            f"The {name} must have the targets of the true runs. There is no {some_of(missing)}, "
+            f"only {some_of(table.target_names)}."
+        )
+    if not truth.n_runs and not table.is_binary:
+        raise InputError(f"The {name} are of mixture weights, which takes at least one true run to go with.")
+    if table.n_runs and table.is_binary != truth.is_binary:
+        words = {True: "tasks in or out (0/1)", False: "mixture weights"}
+        raise InputError(
+            f"The {name} are of {words[table.is_binary]} and the true runs of {words[truth.is_binary]}. "
+            "Give both alike."
+        )
+
+
+def _estimated(name: str, outcome_fn: Any, truth: Outcomes, seed: int) -> Outcomes:
+    """Estimates at the true runs and at subsets like them, by an outcome function."""
+    from whence.measuring import measure
+
+    if not callable(outcome_fn) and not hasattr(outcome_fn, "batch"):
+        raise InputError(
+            f"The {name} must be a table of outcomes, a model fitted to one, or an outcome function. "
+            f"Got {type(outcome_fn).__name__} instead."
+        )
+    if not truth.is_binary:
+        raise InputError("Estimates of mixtures have to be given as a table: measure the mixtures that matter to you.")
+    n_tasks = truth.n_tasks
+    sizes = truth.subsets.sum(1)
+    n = int(np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS))
+    if truth.n_runs and np.ptp(sizes) == 0:
+        drawn = FixedSize(int(sizes[0])).draw(n_tasks, n, seed=seed)
+    else:
+        keep_prob = float(np.clip(truth.subsets.mean(), 0.1, 0.9)) if truth.n_runs else 0.5
+        drawn = Bernoulli(keep_prob).draw(n_tasks, n, seed=seed)
+    subsets = np.unique(np.concatenate([truth.subsets, drawn]), axis=0)
+    return measure(outcome_fn, subsets, tasks=truth.task_names, engine="inline", seed=seed, progress=False)
