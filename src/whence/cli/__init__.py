@@ -126,6 +126,10 @@ def _about(model: "Model") -> dict[str, Any]:
     }
 
 
+def _fit(runs: "Outcomes", estimates: args.Estimates, seed: int) -> "Model":
+    return whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
+
+
 def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
     """Targets asked for, or all."""
     wanted = args.names_of(given)
@@ -165,9 +169,9 @@ app.command(rich_help_panel=MAKE)(measure)
 
 
 @verb(LOOK)
-def fit(runs: "Outcomes", *, seed: args.Seed = 0) -> Answer:
+def fit(runs: "Outcomes", *, estimates: args.Estimates = None, seed: args.Seed = 0) -> Answer:
     """Choose a surrogate; say which, and how good it is."""
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     trials, per_target = tables.trials(model), tables.target_scores(model)
     page = tables.trials_page(trials, runs.n_targets) + tables.target_scores_page(per_target)
     document = {**_about(model), "trials": trials, "per_target": per_target}
@@ -182,6 +186,7 @@ verb(LOOK)(report)
 def attribute(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     rule: args.Rule = args.RuleName.shapley,
     keep_prob: args.KeepProb = None,
     target: args.Target = None,
@@ -192,7 +197,7 @@ def attribute(
     targets = _targets(runs, target)
     if rule is not args.RuleName.shift:
         _refuse_mixtures(runs, rule.value)
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule, "how": found.how, "scores": _records(found.to_frame(), targets)}
     heading = f"{tables.HEADINGS[found.rule]} attribution"
@@ -205,6 +210,7 @@ def attribute(
 def interactions(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     kind: args.Kind = args.KindName.shapley,
     target: args.Target = None,
     top: args.TopPairs = 10,
@@ -213,7 +219,7 @@ def interactions(
     """List pairs that work together, or against each other."""
     targets = _targets(runs, target)
     _refuse_mixtures(runs, f"{kind.value} interactions")
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     found = whence.interactions(model, kind.value, seed=seed)
     document = {"kind": found.kind, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
     heading = f"{tables.HEADINGS[found.kind]} interactions"
@@ -226,6 +232,7 @@ def interactions(
 def predict(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     subset: args.Subset = None,
     subsets: args.Subsets = None,
     target: args.Target = None,
@@ -239,7 +246,7 @@ def predict(
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (as often as you like) or --subsets FILE.")
     targets = _targets(runs, target)
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     frame = tables.predictions(model, np.array(rows))
     page = tables.predictions_page(frame, runs, targets, column="subset")
     document = {"predictions": _records(frame, targets)}
@@ -250,6 +257,7 @@ def predict(
 def select(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     size: args.Size = None,
     max_size: args.MaxSize = None,
     include: args.Include = None,
@@ -265,7 +273,7 @@ def select(
     costs = args.numbers_of(cost)
     runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
     _targets(runs, [target] if target else None)
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     found = whence.select(
         model,
         size=size,
@@ -296,6 +304,7 @@ def select(
 def suggest(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     n: args.Count = 10,
     by: args.Aim = args.SuggestBy.variance,
     target: args.Goal = None,
@@ -306,7 +315,7 @@ def suggest(
     import numpy as np
 
     targets = _targets(runs, [target] if target else None)
-    model = whence.fit(runs, seed=seed)
+    model = _fit(runs, estimates, seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = tables.predictions(model, found.subsets).drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}

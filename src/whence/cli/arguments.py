@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from whence.cli.console import note
 from whence.errors import InputError, some_of
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ Outcome = Annotated[Names, _name("--outcome", "-O", help="An outcome.", rich_hel
 Maximize = Annotated[Names, _name("--maximize", help="An outcome to maximise.", rich_help_panel=COLUMNS)]
 Ignore = Annotated[Names, _name("--ignore", help="Neither task nor outcome.", rich_help_panel=COLUMNS)]
 Task = Annotated[Names, _name("--task", help="A task (else: all other columns).", rich_help_panel=COLUMNS)]
+Estimates = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--estimates", "-e", metavar="FILE", help="Estimates of the same outcomes for many subsets. Repeatable."
+    ),
+]
 
 # The question.
 Splits = Annotated[int, typer.Option(metavar="N", help="Random splits of the runs.", min=2)]
@@ -120,6 +127,35 @@ def subset_of(text: str, runs: "Outcomes") -> "Array":
             raise InputError(f"This table has mixture weights: give them, as in --subset {names[0]}=0.7,…")
         return row
     return runs.subset(numbers_of([text]))
+
+
+def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Outcomes] | None":
+    """Return the tables of estimates by name, with the tasks and outcomes of the runs; None where there are none.
+
+    They are called by the file or folder, without its ending; by the whole path where two are called alike.
+    """
+    import whence
+
+    given = list(paths or ())
+    names = [path.name.split(".")[0] or str(path) for path in given]
+    if len(set(names)) < len(names):
+        names = [str(path) for path in given]
+    tables = {}
+    for name, path in zip(names, given, strict=True):
+        knows = path.is_dir() or path.suffix == ".npz"  # which of its columns are tasks
+        tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if knows else runs.task_names)
+        if not knows and (others := _columns(path) - {*runs.task_names, *runs.target_names}):
+            note(f"{path}: columns that the runs do not have are left out: {some_of(sorted(others))}.")
+    return tables or None
+
+
+def _columns(path: Path) -> set[str]:
+    """Names of the columns of a file that has been read before."""
+    import pandas as pd
+
+    if path.suffix == ".parquet":
+        return set(pd.read_parquet(path).columns)
+    return {str(name).strip() for name in pd.read_csv(path, sep=None, engine="python", nrows=0).columns}
 
 
 def read_subsets(path: Path, tasks: Sequence[str] | None) -> "Outcomes":

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 def evaluate(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     splits: args.Splits = 5,
     train_fraction: args.TrainFraction = 0.7,
     loo: args.LeaveOneOutRuns = None,
@@ -36,12 +37,18 @@ def evaluate(
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
     linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
+    cheap = args.read_estimates(estimates, runs)
+    # Learned once: splits are of the true runs, and estimates are the same for all of them.
+    rungs = None if cheap is None else {name: whence.fit(table, seed=seed) for name, table in cheap.items()}
     methods: dict[str, Callable[[Outcomes], Any]] = {
-        "whence": lambda train: whence.fit(train, seed=seed),
+        "whence": lambda train: whence.fit(train, estimates=rungs, seed=seed),
         "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),
         "paper kernel": lambda train: whence.fit(train, surrogate=paper, seed=seed),
         "size only": SizeOnly.fit,
     }
+    if rungs is not None:
+        methods["estimates"] = lambda train: whence.fit(train.rows([]), estimates=rungs)
+        methods["true runs"] = lambda train: whence.fit(train, seed=seed)
     for sentence in runs.concerns():
         note(sentence)
     steps = track(range(splits * len(methods) + 1), "Evaluating")
