@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from whence.designs import LeaveTwoOut as LeaveTwoOut
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
+    from whence.estimators.gradex import GradEx as GradEx
     from whence.estimators.merge import TaskVectors as TaskVectors
     from whence.estimators.onestep import OneStep as OneStep
     from whence.estimators.recipe import Recipe as Recipe
@@ -72,6 +73,7 @@ _HOME = {
     "DataWarning": "errors",
     "Exhaustive": "designs",
     "FixedSize": "designs",
+    "GradEx": "estimators.gradex",
     "InputError": "errors",
     "KernelSurrogate": "surrogates.kernel",
     "LeaveOneOut": "designs",

@@ -90,6 +90,15 @@ class Examples:
         """Inputs and labels of some rows."""
         return tree_map(lambda leaf: leaf[index], self.inputs), self.labels[index]
 
+    def sample(self, most: int, seed: int = 0) -> Examples:
+        """At most so many examples of each group, drawn at random."""
+        generator = torch.Generator().manual_seed(seed)
+        owner = self.owner.cpu()
+        rows = [(owner == k).nonzero()[:, 0] for k in range(len(self.names))]
+        kept = torch.cat([mine[torch.randperm(len(mine), generator=generator)[:most]] for mine in rows])
+        kept = kept.to(self.labels.device)
+        return Examples(*self.rows(kept), self.owner[kept], self.names)
+
     def blocks(self, size: int) -> Iterator[slice]:
         """Slices that cover all rows in order, at most ``size`` at a time."""
         return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))

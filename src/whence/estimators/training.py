@@ -7,7 +7,7 @@ many kernels as for a single model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -20,12 +20,19 @@ from whence.estimators.recipe import Recipe
 from whence.estimators.sampling import Floats, Rows, draw_batches, example_shares
 from whence.examples import Inputs
 
+Watch = Callable[[int, State, torch.optim.Optimizer], None]
 Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts
 OPTIMIZER_COPIES = {"adamw": 2, "sgd": 1}  # numbers that the optimizer remembers per parameter, at most
 
 
 def train(
-    problem: Problem, recipe: Recipe, state: State, subsets: Floats, seeds: Rows, steps: int | None = None
+    problem: Problem,
+    recipe: Recipe,
+    state: State,
+    subsets: Floats,
+    seeds: Rows,
+    steps: int | None = None,
+    watch: Watch | None = None,
 ) -> State:
     """Stacked states after training each on its subset; the empty subset leaves its state as it is.
 
@@ -38,6 +45,8 @@ def train(
         What the examples of each run are drawn with.
     steps : int, optional
         How many of the recipe's steps to take; all of them where not given.
+    watch : callable, optional
+        ``watch(step, state, optimizer)``, called before each step and after the last.
     """
     steps = recipe.steps if steps is None else steps
     learning = np.flatnonzero(subsets.sum(1) > 0)
@@ -46,10 +55,10 @@ def train(
         part = {name: value[place] for name, value in state.items()}
         batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps)
         if problem.batched:
-            part = _descend(problem, recipe, part, batches, stacked=True)
+            part = _descend(problem, recipe, part, batches, watch, stacked=True)
         else:
             with problem.own_randomness(int(seeds[rows[0]])):  # only here may the model draw any, as dropout does
-                part = _descend(problem, recipe, unstacked(part)[0], batches, stacked=False)
+                part = _descend(problem, recipe, unstacked(part)[0], batches, watch, stacked=False)
         for name, value in part.items():
             state[name][place] = value
     return state
@@ -63,13 +72,18 @@ def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
     return (4 + OPTIMIZER_COPIES[recipe.optimizer]) * weights + (recipe.batch_size or len(problem.tasks)) * row
 
 
-def _descend(problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], *, stacked: bool) -> State:
+def _descend(
+    problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], watch: Watch | None, *, stacked: bool
+) -> State:
     """Take the steps of the recipe."""
     dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
     losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
     leaves = [state[name].requires_grad_() for name in problem.trained]
     optimizer = recipe.make_optimizer(leaves)
+    step = -1
     for step, (inputs, labels, weights) in enumerate(batches):
+        if watch is not None:
+            watch(step, state, optimizer)
         # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
         torch.autograd.backward((losses(state, inputs, labels) * weights).sum(), inputs=leaves)
         if recipe.clip is not None:
@@ -78,6 +92,8 @@ def _descend(problem: Problem, recipe: Recipe, state: State, batches: Iterator[B
             group["lr"] = recipe.rate(step)
         optimizer.step()
         optimizer.zero_grad()
+    if watch is not None:
+        watch(step + 1, state, optimizer)
     return {name: value.detach() for name, value in state.items()}
 
 

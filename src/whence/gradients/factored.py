@@ -63,7 +63,8 @@ class Kronecker:
     def dense(self, index: int, length: int, like: Tensor) -> Tensor:
         """Directions (length, rank) of the vector number ``index``."""
         generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
-        return (torch.randn(length, self.rank, generator=generator) * self.rank**-0.5).to(like)
+        directions: Tensor = torch.randn(length, self.rank, generator=generator) * self.rank**-0.5
+        return directions.to(like)
 
     def matrix(self, params: Params, matrices: set[str]) -> Tensor:
         """P whole, (rank, d): for tests, and for checking a model's layers against its gradients."""
@@ -232,7 +233,7 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
 def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
     """Return what a linear layer multiplies with its weights at each position, (b, t, in)."""
     if isinstance(layer, nn.Conv2d):
-        return unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)  # type: ignore[arg-type]
+        return unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
     if isinstance(layer, nn.Conv1d):
         size, step = (1, *layer.kernel_size), (1, *layer.stride)
         patches = unfold(a[:, :, None], size, (1, *layer.dilation), (0, *layer.padding), step)  # type: ignore[misc]

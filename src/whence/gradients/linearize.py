@@ -64,11 +64,14 @@ class Linearization:
         n, width, rank = self.features.shape
         return min(n, max(1, _BLOCK_NUMBERS // (width * max(rank, n_subsets))))
 
-    def leading(self, rank: int) -> Linearization:
-        """The same with the first ``rank`` directions only, rescaled: a projection of lower rank at no cost."""
+    def leading(self, rank: int, *, rescale: bool = True) -> Linearization:
+        """The same with the first ``rank`` directions only: a projection of lower rank, at no cost.
+
+        Rescaling keeps inner products as they are on average, for random directions.
+        """
         if not 1 <= rank <= self.rank:
             raise InputError(f"The rank must be from 1 to {self.rank}, as linearised. Got {rank}.")
-        features = self.features[:, :, :rank] * (self.rank / rank) ** 0.5
+        features = self.features[:, :, :rank] * ((self.rank / rank) ** 0.5 if rescale else 1.0)
         return Linearization(self.outputs, features, self.examples, self.route)
 
 

@@ -44,7 +44,7 @@ def n_params(params: Params) -> int:
 
 def split(flat: Tensor, like: Params) -> Params:
     """Parameters of flat vectors: (r, d) → tensors of shape (r, ...)."""
-    parts = flat.split([tensor.numel() for tensor in like.values()], dim=1)
+    parts = torch.split(flat, [tensor.numel() for tensor in like.values()], dim=1)
     return {name: part.reshape(-1, *like[name].shape) for (name, part) in zip(like, parts, strict=True)}
 
 

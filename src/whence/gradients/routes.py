@@ -105,15 +105,24 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
             return read(output_fn(at, inputs)).float()
 
         def product(direction: Params) -> Tensor:
-            return torch.func.jvp(outputs_at, (params,), (direction,))[1]
+            moved: Tensor = torch.func.jvp(outputs_at, (params,), (direction,))[1]
+            return moved
 
         outputs = outputs_at(params)
         features = outputs.new_empty(*outputs.shape, projection.rank)
         portion = max(1, min(_AT_ONCE, 2**28 // n_params(params)))
-        for start in range(0, projection.rank, portion):
+        start = 0
+        while start < projection.rank:
             stop = min(start + portion, projection.rank)
             directions = split(projection.rows(params, start, stop), params)
-            features[:, :, start:stop] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+            try:
+                features[:, :, start:stop] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+            except torch.cuda.OutOfMemoryError:
+                if portion == 1:
+                    raise
+                portion //= 2
+            else:
+                start = stop
         return outputs, features
 
     def backward(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:

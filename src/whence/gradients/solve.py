@@ -16,6 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,9 @@ from whence.losses import Loss, Squared
 from whence.progress import track
 
 _MEMORY = 10  # pairs of steps and gradient changes that L-BFGS remembers
-_NEWTON_STEPS = 10  # for the mean of the subsets; it is only where they start
+_TRIALS = 40  # lengths of a step, at most
+_NEWTON_STEPS = 50  # of a single subset, at most
+_START_GAP = 0.01  # to which the mean of the subsets is solved; it is only where they start
 _HELD = 2**28  # outputs of subsets, in numbers, that are held at once: 1 GB
 
 
@@ -44,23 +47,26 @@ class Solution:
     objective : ndarray of shape (m,)
         Value of what was minimised.
     gradient_norm : ndarray of shape (m,)
-        Norm of its gradient there, relative to the norm at zero, both in the metric of the preconditioner.
+        Norm of its gradient there.
+    gap : ndarray of shape (m,)
+        By how much a Newton step with the shared Hessian would still lower it, relative to its value.
     converged : ndarray of shape (m,), bool
-        Whether that is below the tolerance.
+        Whether the gap is below the tolerance.
     n_iterations : int
     """
 
     delta: Tensor
     objective: NDArray[np.float64]
     gradient_norm: NDArray[np.float64]
+    gap: NDArray[np.float64]
     converged: NDArray[np.bool_]
     n_iterations: int
 
     def __repr__(self) -> str:
         done, m = int(self.converged.sum()), len(self.converged)
-        worst = float(self.gradient_norm.max(initial=0.0))
+        largest = float(self.gap.max(initial=0.0))
         return (
-            f"Solution: {done} of {m} subsets converged in {self.n_iterations} iterations (worst gradient {worst:.1e})"
+            f"Solution: {done} of {m} subsets converged in {self.n_iterations} iterations (largest gap {largest:.1e})"
         )
 
 
@@ -87,7 +93,8 @@ def weights_of(subsets: NDArray[np.float64], sizes: NDArray[np.int64], weighting
         raise InputError(f"The 'weighting' must be 'task' or 'sample'. Got {weighting!r}.")
     per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
     total = (per_example * sizes).sum(axis=1, keepdims=True)
-    return np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
+    shares: NDArray[np.float64] = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
+    return shares
 
 
 def solve(
@@ -97,8 +104,8 @@ def solve(
     *,
     l2: float,
     weighting: str = "task",
-    tol: float = 1e-4,
-    max_iter: int = 100,
+    tol: float = 1e-6,
+    max_iter: int = 50,
 ) -> Solution:
     """Return the best update for each subset.
 
@@ -113,9 +120,10 @@ def solve(
         Penalty on the update, against a loss whose weights add up to one.
     weighting : {"task", "sample"}
     tol : float
-        Gradient, relative to the one at zero, at which a subset is done.
+        Gap, relative to the objective, at which a subset is done.
     max_iter : int
-        Iterations after which the rest is given up with a ``ConvergenceWarning`` that names the rows.
+        Iterations on all subsets together; those that need more are ended one by one. A ``ConvergenceWarning`` names
+        the rows for which that was not enough either.
     """
     if not l2 > 0:
         raise InputError(f"The 'l2' penalty must be positive, so that there is one best update. Got {l2}.")
@@ -124,22 +132,21 @@ def solve(
     if isinstance(loss, Squared):
         return _solve_squared(linear, by_task, loss, l2)
     n, width, _ = linear.features.shape
-    parts = by_task.split(max(1, _HELD // (n * width)))
+    parts = torch.split(by_task, max(1, _HELD // (n * width)))
     solutions = [_minimise(_Problem(linear, part, loss, l2), tol, max_iter) for part in track(parts, "solving subsets")]
     found = Solution(
-        torch.cat([part.delta for part in solutions]),
-        *(
-            np.concatenate([getattr(part, name) for part in solutions])
-            for name in ("objective", "gradient_norm", "converged")
-        ),
-        max(part.n_iterations for part in solutions),
+        delta=torch.cat([part.delta for part in solutions]),
+        objective=np.concatenate([part.objective for part in solutions]),
+        gradient_norm=np.concatenate([part.gradient_norm for part in solutions]),
+        gap=np.concatenate([part.gap for part in solutions]),
+        converged=np.concatenate([part.converged for part in solutions]),
+        n_iterations=max(part.n_iterations for part in solutions),
     )
     if not found.converged.all():
         rows = np.flatnonzero(~found.converged)
         warnings.warn(
-            f"{len(rows)} of {len(subsets)} subsets did not converge in {max_iter} iterations (rows "
-            f"{some_of(map(str, rows))}; gradient up to {found.gradient_norm.max():.1e} of its start): "
-            "raise max_iter or l2.",
+            f"{len(rows)} of {len(subsets)} subsets did not converge (rows {some_of(map(str, rows))}; "
+            f"gap up to {np.nanmax(found.gap):.1e}): raise l2.",
             ConvergenceWarning,
             stacklevel=2,
         )
@@ -149,12 +156,12 @@ def solve(
 def _solve_squared(linear: Linearization, by_task: Tensor, loss: Squared, l2: float) -> Solution:
     """Solve (Σ_k w_k A_k + l2 I) z = −Σ_k w_k b_k with A_k, b_k of each task, in float64."""
     rank, n_tasks = linear.rank, len(linear.examples.names)
-    options = {"dtype": torch.float64, "device": linear.outputs.device}
-    gram, slope = torch.zeros(n_tasks, rank, rank, **options), torch.zeros(n_tasks, rank, **options)  # type: ignore[call-overload]
-    start = torch.zeros(n_tasks, **options)  # type: ignore[call-overload]
+    options: Any = {"dtype": torch.float64, "device": linear.outputs.device}
+    gram, slope = torch.zeros(n_tasks, rank, rank, **options), torch.zeros(n_tasks, rank, **options)
+    start = torch.zeros(n_tasks, **options)
     for rows, features in linear.blocks(1):
         owner, labels = linear.examples.owner[rows], linear.examples.labels[rows]
-        for k in owner.unique().tolist():
+        for k in sorted(set(owner.tolist())):
             mine = owner == k
             g = features[mine].reshape(-1, rank).double()
             residual = loss.slope(linear.outputs[rows][mine], labels[mine]).double()
@@ -162,17 +169,17 @@ def _solve_squared(linear: Linearization, by_task: Tensor, loss: Squared, l2: fl
             slope[k] += g.T @ residual.flatten()
             start[k] += loss(linear.outputs[rows][mine], labels[mine]).double().sum()
     weights = by_task.double()
-    eye = l2 * torch.eye(rank, **options)  # type: ignore[call-overload]
-    delta = torch.zeros(len(weights), rank, **options)  # type: ignore[call-overload]
+    eye = l2 * torch.eye(rank, **options)
+    delta = torch.zeros(len(weights), rank, **options)
     objective = weights @ start
-    norms = torch.zeros(len(weights), **options)  # type: ignore[call-overload]
+    norms = torch.zeros(len(weights), **options)
     for i, w in enumerate(weights):
         a, b = torch.tensordot(w, gram, 1) + eye, w @ slope
         delta[i] = torch.cholesky_solve(-b[:, None], torch.linalg.cholesky(a))[:, 0]
         objective[i] += b @ delta[i] / 2
-        norms[i] = (a @ delta[i] + b).norm() / b.norm().clamp_min(1e-300)
-    settled = np.ones(len(weights), dtype=bool)
-    return Solution(delta.to(linear.features.dtype), objective.cpu().numpy(), norms.cpu().numpy(), settled, 1)
+        norms[i] = (a @ delta[i] + b).norm()
+    exact = np.zeros(len(weights))
+    return Solution(delta.to(linear.features.dtype), _numbers(objective), _numbers(norms), exact, exact == 0, 1)
 
 
 class _Problem:
@@ -181,6 +188,11 @@ class _Problem:
     def __init__(self, linear: Linearization, by_task: Tensor, loss: Loss, l2: float) -> None:
         self.linear, self.by_task, self.loss, self.l2 = linear, by_task, loss, l2
         self.labels, self.owner = linear.examples.labels, linear.examples.owner
+
+    def at(self, row: Tensor, by_task: Tensor, delta: Tensor, moved: Tensor) -> _Subsets:
+        """Everything that is known of subsets at some updates."""
+        gradient, value = self.gradient(delta, moved, by_task), self.objective(delta, moved, by_task)
+        return _Subsets(row, by_task, delta, moved, gradient, value, [], [])
 
     def hessian(self, moved: Tensor, by_task: Tensor) -> Tensor:
         """Cholesky factor of the Hessian of a single subset, (rank, rank)."""
@@ -191,7 +203,10 @@ class _Problem:
             root = self.loss.root(self.linear.outputs[rows] + moved[0, rows], self.labels[rows]).to(features)
             curved = (root.transpose(1, 2) @ features) * by_task[0, self.owner[rows]].sqrt()[:, None, None]
             matrix += curved.reshape(-1, rank).T @ curved.reshape(-1, rank)
-        return torch.linalg.cholesky(matrix + 10 * torch.finfo(eye.dtype).eps * matrix.diagonal().mean() * eye)
+        factor: Tensor = torch.linalg.cholesky(
+            matrix + 10 * torch.finfo(eye.dtype).eps * matrix.diagonal().mean() * eye
+        )
+        return factor
 
     def outputs(self, delta: Tensor) -> Tensor:
         """Changes of all outputs, (m, n, C): linear in the update, so that a step in one is a step in the other."""
@@ -208,13 +223,6 @@ class _Problem:
             total += self._slope(rows, moved, by_task).flatten(1) @ features.reshape(-1, self.linear.rank)
         return total
 
-    def derivative(self, moved: Tensor, change: Tensor, by_task: Tensor) -> Tensor:
-        """Derivative of the losses along a change of the outputs, (m,)."""
-        total = moved.new_zeros(len(moved))
-        for rows in self._rows(len(moved)):
-            total += (self._slope(rows, moved, by_task) * change[:, rows]).flatten(1).sum(dim=1)
-        return total
-
     def objective(self, delta: Tensor, moved: Tensor, by_task: Tensor) -> Tensor:
         """Value of what is minimised, (m,)."""
         total = self.l2 / 2 * delta.square().sum(dim=1)
@@ -222,6 +230,14 @@ class _Problem:
             losses = self.loss(self.linear.outputs[rows] + moved[:, rows], self.labels[rows])
             total += (losses * by_task[:, self.owner[rows]]).sum(dim=1)
         return total
+
+    def along(self, now: _Subsets, length: Tensor, direction: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
+        """Objective and its derivative by the length, both (m,), after a step of some length in a direction."""
+        delta, moved = now.delta + length[:, None] * direction, now.moved + length[:, None, None] * change
+        slope = self.l2 * (delta * direction).sum(dim=1)
+        for rows in self._rows(len(moved)):
+            slope += (self._slope(rows, moved, now.by_task) * change[:, rows]).flatten(1).sum(dim=1)
+        return self.objective(delta, moved, now.by_task), slope
 
     def _rows(self, n_subsets: int) -> Iterator[slice]:
         return self.linear.examples.blocks(self.linear.block_size(n_subsets))
@@ -240,104 +256,127 @@ class _Subsets:
     delta: Tensor
     moved: Tensor
     gradient: Tensor
+    value: Tensor
     steps: list[Tensor]
     changes: list[Tensor]
 
     def only(self, keep: Tensor) -> _Subsets:
         """The same for some of them."""
-        first = (self.row, self.by_task, self.delta, self.moved, self.gradient)
-        pairs = ([x[keep] for x in self.steps], [x[keep] for x in self.changes])
-        return _Subsets(*(x[keep] for x in first), *pairs)
+        return _Subsets(
+            self.row[keep],
+            self.by_task[keep],
+            self.delta[keep],
+            self.moved[keep],
+            self.gradient[keep],
+            self.value[keep],
+            [step[keep] for step in self.steps],
+            [change[keep] for change in self.changes],
+        )
 
 
 def _minimise(problem: _Problem, tol: float, max_iter: int) -> Solution:
-    """Run L-BFGS on all subsets together; those that are done leave the matrices."""
-    factor, common = _pooled(problem)
-
-    def norm(gradient: Tensor) -> Tensor:
-        return torch.linalg.solve_triangular(factor, gradient.T, upper=False).norm(dim=0)
-
+    """Run L-BFGS on all subsets together, and Newton's method on each of those that it does not bring to an end."""
     m = len(problem.by_task)
+    delta = problem.by_task.new_zeros(m, problem.linear.rank)
+    certificates = problem.by_task.new_full((3, m), torch.nan)
+
+    def book(done: _Subsets, gap: Tensor) -> None:
+        delta[done.row] = done.delta
+        certificates[:, done.row] = torch.stack([done.value, done.gradient.norm(dim=1), gap])
+
+    mean = problem.by_task.mean(dim=0, keepdim=True)
+    common = problem.at(mean[:, 0], mean, delta[:1], problem.outputs(delta[:1]))
+    factor = _newton(problem, common, _START_GAP)
     some = problem.by_task.any(dim=1, keepdim=True)
-    delta = some * common
-    moved = some[:, :, None] * problem.outputs(common)
-    gradient = problem.gradient(delta, moved, problem.by_task)
-    now = _Subsets(torch.arange(m, device=delta.device), problem.by_task, delta, moved, gradient, [], [])
-    at_zero = problem.gradient(torch.zeros_like(delta), torch.zeros_like(moved), problem.by_task)
-    first = norm(at_zero).clamp_min(torch.finfo(delta.dtype).tiny)
-    found, objective, norms = torch.zeros_like(delta), torch.zeros_like(first), torch.zeros_like(first)
-    for iteration in range(max_iter + 1):
-        relative = norm(now.gradient) / first[now.row]
-        leaving = (relative <= tol) | (iteration == max_iter)
-        if bool(leaving.any()):
-            gone = now.only(leaving)
-            found[gone.row], norms[gone.row] = gone.delta, relative[leaving]
-            objective[gone.row] = problem.objective(gone.delta, gone.moved, gone.by_task)
-            now = now.only(~leaving)
-            if not len(now.row):
-                break
-        _step(problem, factor, now)
-    return Solution(found, _numbers(objective), _numbers(norms), _numbers(norms) <= tol, iteration)
-
-
-def _pooled(problem: _Problem) -> tuple[Tensor, Tensor]:
-    """Return the factor of the Hessian where the mean of all subsets is solved, and that update, (1, rank)."""
-    by_task = problem.by_task.mean(dim=0, keepdim=True)
-    delta = by_task.new_zeros(1, problem.linear.rank)
-    moved = problem.outputs(delta)
-    gradient = problem.gradient(delta, moved, by_task)
-    start = None
-    for _ in range(_NEWTON_STEPS):
-        factor = problem.hessian(moved, by_task)
-        decrement = float(torch.linalg.solve_triangular(factor, gradient.T, upper=False).norm())
-        start = start or decrement
-        if decrement <= 0.1 * start:
+    rows = torch.arange(m, device=mean.device)
+    now = problem.at(rows, problem.by_task, some * common.delta, some[:, :, None] * common.moved)
+    iteration = 0
+    while True:
+        gap = _gap(now, factor)
+        done = gap <= tol
+        book(now.only(done), gap[done])
+        now = now.only(~done)
+        if not len(now.row) or iteration == max_iter:
             break
-        now = _Subsets(torch.zeros(1), by_task, delta, moved, gradient, [], [])
         _step(problem, factor, now)
-        delta, moved, gradient = now.delta, now.moved, now.gradient
-    return factor, delta
+        iteration += 1
+    for i in range(len(now.row)):
+        one = now.only(torch.arange(len(now.row), device=rows.device) == i)
+        own = _newton(problem, one, tol)
+        book(one, _gap(one, own))
+    objective, norms, gaps = _numbers(certificates)
+    return Solution(delta, objective, norms, gaps, gaps <= tol, iteration)
+
+
+def _gap(now: _Subsets, factor: Tensor) -> Tensor:
+    """By how much a Newton step would lower each objective, g·H⁻¹g / 2, relative to its value, (m,)."""
+    gain: Tensor = torch.linalg.solve_triangular(factor, now.gradient.T, upper=False).square().sum(dim=0) / 2
+    return gain / now.value.clamp_min(torch.finfo(gain.dtype).tiny)
+
+
+def _newton(problem: _Problem, one: _Subsets, tol: float) -> Tensor:
+    """Move a single subset to its minimum; return the factor of the Hessian there."""
+    for _ in range(_NEWTON_STEPS):
+        factor = problem.hessian(one.moved, one.by_task)
+        if bool(_gap(one, factor) <= tol):
+            break
+        one.steps.clear()  # the factor has all there is to know
+        one.changes.clear()
+        _step(problem, factor, one)
+    return factor
 
 
 def _step(problem: _Problem, factor: Tensor, now: _Subsets) -> None:
     """Move every subset along its own quasi-Newton direction."""
     direction = -_two_loops(now, factor)
-    start = (direction * now.gradient).sum(dim=1)
     change = problem.outputs(direction)
+    start = (direction * now.gradient).sum(dim=1)
     delta, moved = now.delta + direction, now.moved + change
     gradient = problem.gradient(delta, moved, now.by_task)
-    # The objective is convex along the line: a step is good once the slope there is clearly smaller.
-    poor = (direction * gradient).sum(dim=1).abs() > 0.9 * start.abs()
+    value = problem.objective(delta, moved, now.by_task)
+    poor = ~_good(value, (direction * gradient).sum(dim=1), now.value, start, torch.ones_like(start))
     if bool(poor.any()):
-        length = _line_search(problem, now.only(poor), direction[poor], change[poor], start[poor])
-        delta[poor] = now.delta[poor] + length[:, None] * direction[poor]
-        moved[poor] = now.moved[poor] + length[:, None, None] * change[poor]
-        gradient[poor] = problem.gradient(delta[poor], moved[poor], now.by_task[poor])
+        some = now.only(poor)
+        length, value[poor] = _line_search(problem, some, direction[poor], change[poor], start[poor])
+        delta[poor] = some.delta + length[:, None] * direction[poor]
+        moved[poor] = some.moved + length[:, None, None] * change[poor]
+        gradient[poor] = problem.gradient(delta[poor], moved[poor], some.by_task)
     now.steps.append(delta - now.delta)
     now.changes.append(gradient - now.gradient)
     del now.steps[:-_MEMORY], now.changes[:-_MEMORY]
-    now.delta, now.moved, now.gradient = delta, moved, gradient
+    now.delta, now.moved, now.gradient, now.value = delta, moved, gradient, value
 
 
-def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor) -> Tensor:
-    """Return how far to go along each direction: near where the slope is zero, between a bracket's ends, (m,)."""
-    low, high = torch.zeros_like(start), torch.full_like(start, float("inf"))
-    slope_low, slope_high = start.clone(), torch.ones_like(start)
+def _good(value: Tensor, slope: Tensor, value_start: Tensor, slope_start: Tensor, length: Tensor) -> Tensor:
+    """Whether a step lowers the objective enough, up to rounding, and ends where it is clearly less steep (Wolfe)."""
+    rounding = 10 * torch.finfo(value.dtype).eps * value_start.abs()
+    lower = value <= value_start + 1e-4 * length * slope_start + rounding
+    return lower & (slope.abs() <= 0.9 * slope_start.abs())
+
+
+def _line_search(
+    problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return how far to go along each direction, and the objective there, (m,) both.
+
+    The objective is convex along the line, so that the sign of its slope says on which side the minimum is.
+    """
+    low, high = torch.zeros_like(start), torch.full_like(start, torch.inf)
     length = torch.ones_like(start)
-    curved, along = problem.l2 * direction.square().sum(dim=1), problem.l2 * (now.delta * direction).sum(dim=1)
-    for _ in range(30):
-        slope = problem.derivative(now.moved + length[:, None, None] * change, change, now.by_task)
-        slope = slope + along + length * curved
-        before = slope < 0
-        low, slope_low = torch.where(before, length, low), torch.where(before, slope, slope_low)
-        high, slope_high = torch.where(before, high, length), torch.where(before, slope_high, slope)
-        if bool((slope.abs() <= 0.5 * start.abs()).all()):
+    for _ in range(_TRIALS):
+        value, slope = problem.along(now, length, direction, change)
+        good = _good(value, slope, now.value, start, length)
+        if bool(good.all()):
             break
-        secant = low - slope_low * (high - low) / (slope_high - slope_low)
-        inside = secant.clamp(low + 0.1 * (high - low), high - 0.1 * (high - low))
-        settled = slope.abs() <= 0.5 * start.abs()
-        length = torch.where(settled, length, torch.where(high.isinf(), 2 * length, inside))
-    return length
+        before = slope < 0
+        low, high = torch.where(before, length, low), torch.where(before, high, length)
+        length = torch.where(good, length, torch.where(high.isinf(), 4 * length, _between(low, high)))
+    return length, value
+
+
+def _between(low: Tensor, high: Tensor) -> Tensor:
+    """Return the geometric middle of a bracket, or a tenth of its end where it begins at zero."""
+    return torch.where(low > 0, (low * high).sqrt(), high / 10)
 
 
 def _two_loops(now: _Subsets, factor: Tensor) -> Tensor:

@@ -1,0 +1,328 @@
+"""How near GradEx comes to true retraining: modular arithmetic, pretrained and from scratch.
+
+    python benchmarks/gradex_fidelity.py --device cuda       the paper's size; minutes on one GPU
+    python benchmarks/gradex_fidelity.py --quick             a small one, minutes on a processor; nothing written
+    … --truth DIR                                            keep the true runs there, or take them from there
+
+Truth: 100 subsets of the 25 groups × 3 seeds, trained side by side; the outcome is the loss of each held-out query.
+*Fine-tuning*: from a model that has learned three other operations, 30, 100 or 300 steps on subsets of 15 groups (no
+effect of size). *From scratch*: 800 steps from a random start, on subsets of 15 groups and on Bernoulli(0.9) subsets as
+in the paper. Scores are rank correlations with the mean of the three seeds, within fifths of the subsets, so that
+surrogates of true runs can be held against the same ones: each fifth is predicted from 80 runs (one seed) outside of
+it. "Another run" is one seed against the mean of the other two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import time
+import warnings
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import numpy as np
+import torch
+from modular import initial, pretrained, tasks_and_target, trained
+from safetensors.torch import load_file, save_file
+
+import whence
+from whence.estimators.linearity import linearization_error
+from whence.evaluation import spearman_per_target
+from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.kernel import KernelSurrogate
+
+HERE = Path(__file__).resolve().parent
+K, SIZE = 25, 15
+
+
+class Setting:
+    """One way of training: where from, for how long, on which subsets; and its true outcomes."""
+
+    def __init__(self, kind, operation, steps, lr, design, args) -> None:
+        self.kind, self.operation, self.design, self.args = kind, operation, design, args
+        self.name = f"{kind}, {operation}, {steps} steps" + (", Bernoulli(0.9)" if design == "bernoulli" else "")
+        self.recipe = whence.Recipe(steps=steps, lr=lr, batch_size=256)
+        self.tasks, self.target = tasks_and_target(operation)
+        if args.quick:
+            self.tasks = {name: (x[:40], y[:40]) for name, (x, y) in self.tasks.items()}
+            self.target = tuple(part[:60] for part in self.target)
+        kept = whence.FixedSize(SIZE) if design == "fixed" else whence.Bernoulli(0.9)
+        self.subsets = kept.draw(K, args.subsets, seed=0)
+        self.model = args.pretrained if kind == "fine-tuning" else initial(1, args.device, **args.size)
+        self.values = self._truth()
+        self.mean = self.values.mean(0)
+        fifth = np.random.default_rng(0).permutation(args.subsets) % 5
+        self.fifths = [np.flatnonzero(fifth == i) for i in range(5)]
+
+    def _truth(self):
+        """Losses of every query, (seeds, subsets, queries)."""
+        file = self.args.truth / f"{self.name.replace(', ', '_').replace(' ', '_')}.npz" if self.args.truth else None
+        if file and file.exists():
+            return np.load(file)["values"].astype(float)
+        start = None if self.kind == "fine-tuning" else lambda seed: initial(seed, self.args.device, **self.args.size)
+        run = whence.Retrain(
+            self.model, self.tasks, self.target, self.recipe, init=start, per_query=True, batched=True, batch_size=100
+        )
+        seeds = (0, 1, 2) if self.kind == "fine-tuning" else (1, 2, 3)
+        values = np.stack([run.batch(self.subsets, np.full(len(self.subsets), s))["loss"] for s in seeds])
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(file, values=values.astype(np.float32))
+        return values
+
+    def score(self, estimate, against=None):
+        """Rank correlation per query and of the mean loss, within fifths of the subsets."""
+        truth = self.mean if against is None else against
+        per_query, mean = [], []
+        for rows in self.fifths:
+            per_query.append(np.nan_to_num(spearman_per_target(estimate[rows], truth[rows])).mean())
+            mean.append(
+                spearman_per_target(estimate[rows].mean(1, keepdims=True), truth[rows].mean(1, keepdims=True))[0]
+            )
+        return float(np.mean(per_query)), float(np.nanmean(mean))
+
+    def from_true_runs(self, surrogate):
+        """Predict each fifth from one run of each of the other subsets."""
+        predicted = np.empty_like(self.mean)
+        for rows in self.fifths:
+            others = np.setdiff1d(np.arange(len(self.mean)), rows)
+            predicted[rows] = surrogate.fit(self.subsets[others], self.values[0][others]).predict(self.subsets[rows])
+        return predicted
+
+    def from_estimates(self, surrogate, estimator):
+        """Learn from estimates of other subsets, as many as one likes, and predict these."""
+        m = self.args.estimates
+        design = whence.FixedSize(SIZE) if self.design == "fixed" else whence.Bernoulli(0.9)
+        others = design.draw(K, m, seed=1)
+        return surrogate.fit(others, estimator.batch(others)["loss"]).predict(self.subsets)
+
+
+def run_price(setting) -> float:
+    """Forward passes over the training examples of one true run."""
+    n = sum(len(y) for _, y in setting.tasks.values())
+    return 3 * setting.recipe.steps * setting.recipe.batch_size / n
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--truth", type=Path)
+    parser.add_argument("--output", type=Path, default=HERE / "results" / "gradex_fidelity.md")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    args.subsets, args.estimates, args.rank = (40, 100, 128) if args.quick else (100, 400, 2048)
+    args.size = {"width": 32} if args.quick else {}
+    began = time.perf_counter()
+    args.pretrained = load_pretrained(args)
+    lines: list[str] = []
+
+    def say(text: str = "") -> None:
+        print(text, flush=True)
+        lines.append(text)
+
+    lengths = [(10, 1e-3)] if args.quick else [(30, 1e-4), (100, 3e-4), (300, 1e-3)]
+    settings = [("fine-tuning", op, *length, "fixed") for op in ("addition", "quadratic") for length in lengths]
+    if not args.quick:
+        settings += [
+            ("scratch", op, 800, 1e-3, kept) for op in ("addition", "quadratic") for kept in ("fixed", "bernoulli")
+        ]
+    device = torch.cuda.get_device_name() if args.device == "cuda" else platform.processor() or "processor"
+    say("# How near GradEx comes to true retraining\n")
+    say(
+        f"`python benchmarks/gradex_fidelity.py --device {args.device}`, {time.strftime('%Y-%m-%d')}, {device}, torch "
+        f"{torch.__version__}. {(__doc__ or '').split(chr(10) * 2)[2]}\n"
+    )
+    say(
+        "Each cell: LDS per query / rank correlation of the mean loss. Cost: of all estimates, in forward passes over the "
+        "training data (a true run of this setting beside it).\n"
+    )
+    header = [
+        "setting",
+        "another run",
+        "size alone",
+        "ridge, 80 true runs",
+        "kernel, 80 true runs",
+        f"GradEx at W₀, rank {args.rank}",
+        "… kernel on it",
+        "GradEx along a run",
+        "… ridge on it",
+        "… kernel on it",
+        "share of 80 true runs",
+        "cost along a run / true run",
+    ]
+    say("| " + " | ".join(header) + " |")
+    say("|" + "---|" * len(header))
+    first_order = []
+    for given in settings:
+        setting = Setting(*given, args)
+        say("| " + " | ".join(row_of(setting, args, first_order)) + " |")
+    say("\n## First-order error at truly trained weights\n")
+    say(
+        "The paper's ε: ‖f(W) − f(W₀) − ∇f·(W − W₀)‖ relative to ‖f(W)‖, and relative to the change ‖f(W) − f(W₀)‖, median "
+        "over held-out queries, for the first subset; how far training moved; the same error from a point halfway along a run "
+        "on all tasks.\n"
+    )
+    say("| setting | of outputs | of the change | ‖W − W₀‖ / ‖W₀‖ | of the change, from halfway |")
+    say("|---|---|---|---|---|")
+    for line in first_order:
+        say(line)
+    say()
+    curves(args, say)
+    say(f"\nAll in {time.perf_counter() - began:.0f} s.")
+    if not args.quick:
+        args.output.write_text("\n".join(lines) + "\n")
+
+
+def load_pretrained(args):
+    """Return the pretrained model; kept beside the true runs, which start from it."""
+    file = args.truth / "pretrained.safetensors" if args.truth else None
+    if file and file.exists():
+        model = initial(0, args.device, **args.size)
+        model.load_state_dict(load_file(file))
+        return model
+    model = pretrained(args.device, 60 if args.quick else 3000, **args.size)
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_file(model.state_dict(), file)
+    return model
+
+
+def row_of(setting, args, first_order) -> list[str]:
+    """Return the cells of one setting."""
+
+    def cell(estimate, against=None) -> str:
+        return "{:.2f} / {:.2f}".format(*setting.score(estimate, against))
+
+    seeds = setting.values
+    another = [setting.score(seeds[i], seeds[[j for j in range(3) if j != i]].mean(0)) for i in range(3)]
+    by_size = np.repeat(-setting.subsets.sum(1, keepdims=True), seeds.shape[2], axis=1)
+    by_kernel = setting.from_true_runs(KernelSurrogate())
+    options = {"per_query": True, "weighting": "sample"}
+    at_start = whence.GradEx(
+        setting.model, setting.tasks, setting.target, projection="gaussian", rank=args.rank, **options
+    )
+    plain, plain_kernel = at_start.batch(setting.subsets)["loss"], setting.from_estimates(KernelSurrogate(), at_start)
+    del at_start
+    starts = (
+        [setting.model] if setting.kind == "fine-tuning" else [initial(s, args.device, **args.size) for s in (1, 2, 3)]
+    )
+    along = Mean(
+        [
+            whence.GradEx.along(start, setting.tasks, setting.target, setting.recipe, per_query=True, seed=100 + i)
+            for i, start in enumerate(starts)
+        ]
+    )
+    best = along.batch(setting.subsets)["loss"]
+    share = setting.score(best)[0] / setting.score(by_kernel)[0]
+    price = sum(price_along(one, setting) for one in along.members)
+    first_order.append(error_of(setting, along.members[0]))
+    return [
+        setting.name,
+        "{:.2f} / {:.2f}".format(*np.mean(another, axis=0)),
+        "–" if setting.design == "fixed" else cell(by_size),
+        cell(setting.from_true_runs(AdditiveSurrogate())),
+        cell(by_kernel),
+        cell(plain),
+        cell(plain_kernel),
+        f"**{cell(best)}**",
+        cell(setting.from_estimates(AdditiveSurrogate(), along)),
+        cell(setting.from_estimates(KernelSurrogate(), along)),
+        f"{share:.2f}",
+        f"{price:,.0f} / {run_price(setting):.0f}",
+    ]
+
+
+class Mean:
+    """Mean of several estimators."""
+
+    def __init__(self, members) -> None:
+        self.members = members
+
+    def batch(self, subsets):
+        found = [member.batch(subsets) for member in self.members]
+        return {name: np.mean([one[name] for one in found], axis=0) for name in found[0]}
+
+
+def price_along(estimator, setting) -> float:
+    """The run, the gradients of the tasks on its way, and the features at the points."""
+    rank = estimator.members[0].tasks.rank
+    passes = rank // (2 * K) + 1
+    return run_price(setting) + 3 * passes + len(estimator.points) * (1 + 2 * rank)
+
+
+def error_of(setting, estimator) -> str:
+    """Return the first-order errors of one truly trained model, as a row."""
+    end = trained(setting.model, setting.tasks, setting.recipe, setting.subsets[0])
+    query = setting.target
+    middle = {name: value for name, value in estimator.points[len(estimator.points) // 2][1].items()}
+    halfway = initial(0, setting.args.device, **setting.args.size)
+    halfway.load_state_dict({**setting.model.state_dict(), **middle})
+    errors = [
+        np.median(linearization_error(setting.model, end, query)),
+        np.median(linearization_error(setting.model, end, query, relative_to="change")),
+        np.median(linearization_error(halfway, end, query, relative_to="change")),
+    ]
+    start, stop = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (setting.model, end))
+    moved = float((stop - start).norm() / start.norm())
+    return f"| {setting.name} | {errors[0]:.0%} | {errors[1]:.0%} | {moved:.2f} | {errors[2]:.0%} |"
+
+
+def curves(args, say) -> None:
+    """Rank, penalty, point, projection and ensemble, one at a time, on one setting."""
+    setting = Setting("fine-tuning", "addition", *((10, 1e-3) if args.quick else (100, 3e-4)), "fixed", args)
+    options = {"per_query": True, "weighting": "sample"}
+    say(f"## What decides it ({setting.name})\n")
+    say("| | LDS per query / mean loss |\n|---|---|")
+
+    def line(name, estimator) -> None:
+        score = setting.score(estimator.batch(setting.subsets)["loss"])
+        say(f"| {name} | {score[0]:.2f} / {score[1]:.2f} |")
+
+    start = (setting.model, setting.tasks, setting.target)
+    top = whence.GradEx(*start, projection="gaussian", rank=2 * args.rank, **options)
+    for part in (32, 8, 2, 1):
+        line(f"W₀, Gaussian, rank {2 * args.rank // part}", top._with(2 * args.rank // part, 1.0, (0,)))
+    for factor in (100, 0.01):
+        line(f"… rank {2 * args.rank}, penalty × {factor:g}", top._with(2 * args.rank, factor, (0,)))
+    del top
+    line(
+        f"W₀, Gaussian, 4 projections of rank {args.rank // 4}",
+        whence.GradEx(*start, projection="gaussian", rank=args.rank // 4, n_projections=4, **options),
+    )
+    line(
+        f"W₀, Kronecker (factored), rank {args.rank}",
+        whence.GradEx(*start, projection="kronecker", rank=args.rank, **options),
+    )
+    line(
+        f"W₀, margin only, rank {2 * args.rank}",
+        whence.GradEx(*start, projection="gaussian", rank=2 * args.rank, of="margin", **options),
+    )
+    run = whence.GradEx.along(*start, setting.recipe, per_query=True, seed=100)
+    line(
+        f"W₀, the {run.members[0].tasks.rank} directions of the run",
+        whence.GradEx(*start, projection=run.projection(0), **options),
+    )
+    line(
+        f"halfway along the run, Gaussian, rank {args.rank // 4}",
+        whence.GradEx(*start, projection="gaussian", rank=args.rank // 4, checkpoints=[run.points[1][1]], **options),
+    )
+    for i, share in enumerate((0.25, 0.5, 0.75)):
+        line(f"along the run, at {share:g} of it", run._with(run.members[0].tasks.rank, 1.0, (i,)))
+    line("along the run, mean of the three", run)
+    for factor in (100, 10, 0.1, 0.01):
+        line(f"… penalty × {factor:g}", run._with(run.members[0].tasks.rank, factor, (0, 1, 2)))
+    for rank in (50, 150):
+        small = whence.GradEx.along(*start, setting.recipe, rank=rank, per_query=True, seed=100)
+        line(f"along the run, {small.members[0].tasks.rank} directions", small)
+    line(
+        "mean over 3 runs",
+        Mean([whence.GradEx.along(*start, setting.recipe, per_query=True, seed=100 + i) for i in range(3)]),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""How far a trained model is from the linear model of it: what decides whether gradients at W₀ can tell anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from whence.errors import InputError
+from whence.estimators.points import Checkpoint, state_of
+from whence.estimators.subsets import Floats
+from whence.examples import Examples, Given
+from whence.functional import Filter, functional
+from whence.gradients.routes import passes
+
+
+def linearization_error(
+    model: nn.Module, trained: Checkpoint, examples: Given, *, params: Filter = None, relative_to: str = "outputs"
+) -> Floats:
+    """Relative error of the linear model at truly trained weights, ‖f_W − f_W₀ − ∇f·(W − W₀)‖ / ‖f_W‖, per example.
+
+    The paper's ε_W(x), the first-order approximation error. Small where training moved little. Outputs can be large
+    where training changed them little, so that the error looks small: ``relative_to="change"`` divides by
+    ‖f_W − f_W₀‖, and 1 then means that not to train at all is as good a guess.
+
+    Parameters
+    ----------
+    model : nn.Module
+        At W₀.
+    trained : nn.Module or state dict
+        W, after training on some subset.
+    examples : (inputs, labels), or mapping of str to those
+    params : filter
+        The parameters that were trained.
+    relative_to : {"outputs", "change"}
+
+    Returns
+    -------
+    ndarray of shape (n,)
+
+    Examples
+    --------
+    >>> before, after = nn.Linear(3, 2), nn.Linear(3, 2)
+    >>> bool(linearization_error(before, after, (torch.randn(5, 3), torch.zeros(5))).max() < 1e-5)
+    True
+    """
+    if relative_to not in ("outputs", "change"):
+        raise InputError(f"The error is relative to 'outputs' or to the 'change' of them. Got {relative_to!r}.")
+    output_fn, start = functional(model, params)
+    end = state_of(trained, start, start)
+    rows = Examples.of(examples, "examples").to(next(iter(start.values())).device)
+    step = {name: end[name] - value for name, value in start.items()}
+    found = []
+    for block in rows.blocks(256):
+        inputs, _ = rows.rows(block)
+        with passes(start, "float32"):
+            both: Any = torch.func.jvp(lambda at, x=inputs: output_fn(at, x), (start,), (step,))
+            after = output_fn(end, inputs)
+        before, slope = both
+        size = after if relative_to == "outputs" else after - before
+        found.append((after - before - slope).norm(dim=1) / size.norm(dim=1).clamp_min(1e-12))
+    errors: Floats = torch.cat(found).double().cpu().numpy()
+    return errors
