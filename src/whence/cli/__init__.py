@@ -19,6 +19,7 @@ import whence
 from whence.cli import arguments as args
 from whence.cli import tables
 from whence.cli.console import Answer, Page, Terminal, direction, hint_at_directions, politely, remark, title, to_json
+from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
 from whence.cli.measure import measure
 from whence.cli.report import report
@@ -166,6 +167,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 
 
 app.command(rich_help_panel=MAKE)(measure)
+app.command(rich_help_panel=MAKE)(estimate)
 
 
 @verb(LOOK)

@@ -144,13 +144,13 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
     for name, path in zip(names, given, strict=True):
         knows = path.is_dir() or path.suffix == ".npz"  # which of its columns are tasks
         tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if knows else runs.task_names)
-        if not knows and (others := _columns(path) - {*runs.task_names, *runs.target_names}):
+        if not knows and (others := columns_of(path) - {*runs.task_names, *runs.target_names}):
             note(f"{path}: columns that the runs do not have are left out: {some_of(sorted(others))}.")
     return tables or None
 
 
-def _columns(path: Path) -> set[str]:
-    """Names of the columns of a file that has been read before."""
+def columns_of(path: Path) -> set[str]:
+    """Return the names of the columns of a file."""
     import pandas as pd
 
     if path.suffix == ".parquet":

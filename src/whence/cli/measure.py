@@ -104,7 +104,7 @@ def measure(
             known = args.names_of(tasks) or beside or getattr(outcome_fn, "task_names", None)
             plan = make_plan(
                 outcome_fn,
-                _design(design, n, known),
+                design_of(design, n, known),
                 n,
                 tasks=known,
                 seed=seed,
@@ -127,8 +127,8 @@ def measure(
             raise typer.Exit(1)
 
 
-def _design(text: str, n: int | None, tasks: list[str] | None) -> Any:
-    """Design of a text, or the subsets of a file."""
+def design_of(text: str, n: int | None, tasks: list[str] | None) -> Any:
+    """Return the design of a text, or the subsets of a file."""
     import whence
     from whence.designs import parse_design
 

@@ -109,7 +109,7 @@ def make_estimator(problem: Mapping[str, Any], method: str, **options: Any) -> A
     if method == "one-step":
         return whence.OneStep(**common, **own)
     if method == "gradex":
-        return whence.GradEx(**common, **own)
+        return whence.GradEx(**common, **{"rank": workload(problem).rank, **own})
     if "recipe" not in problem:
         raise InputError(f"The method '{method}' trains: the problem must have a 'recipe', a whence.Recipe.")
     make = whence.TaskVectors if method == "merge" else whence.Retrain
@@ -125,6 +125,7 @@ def workload(problem: Mapping[str, Any]) -> Workload:
 
     tasks, targets = Examples.of(problem["tasks"], "tasks"), Examples.of(problem["targets"], "target")
     output_fn, trained = functional(problem["model"], problem.get("params"))
+    n_trained = sum(value.numel() for value in trained.values())
     device = next(iter(trained.values())).device
     with torch.no_grad():
         n_outputs = output_fn(trained, tasks.to(device).rows(slice(0, 2))[0]).shape[1]
@@ -135,8 +136,8 @@ def workload(problem: Mapping[str, Any]) -> Workload:
         n_queries=len(targets),
         n_outputs=n_outputs,
         n_params=sum(value.numel() for value in problem["model"].parameters()),
-        n_trained=sum(value.numel() for value in trained.values()),
-        rank=problem.get("gradex", {}).get("rank", Workload.rank),
+        n_trained=n_trained,
+        rank=problem.get("gradex", {}).get("rank", min(Workload.rank, n_trained)),
         run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(tasks)),
         steps=None if recipe is None else recipe.steps,
     )
@@ -154,7 +155,7 @@ def prices(work: Workload) -> dict[str, Price]:
     --------
     >>> work = Workload(10, 1000, 100, 5, n_params=10_000, n_trained=10_000, run_examples=3200, steps=100)
     >>> {name: round(price.total(500)) for name, price in prices(work).items()}
-    {'one-step': 71000, 'gradex': 3856400, 'merge': 151000, 'retrain': 4850000}
+    {'one-step': 72000, 'gradex': 3846600, 'merge': 151000, 'retrain': 4850000}
     """
     vectors = 4.0 * work.n_tasks * work.n_trained
     examples = work.n_examples + work.n_queries
@@ -197,12 +198,10 @@ def recommend(work: Workload, n: int, budget: float | None = None) -> tuple[str,
         beside = f"merging takes {work.n_tasks} runs too" if budget is None else "the budget covers them"
         return "retrain", f"{counted(n, 'true run')} are the truth itself, and {beside}."
     if budget is None or cost["merge"] <= budget:
-        left = (
-            "A handful of true runs" if budget is None else f"The {budget - cost['merge']:.0f} true runs that are left"
-        )
+        left = "A handful of" if budget is None else f"The remaining {budget - cost['merge']:.0f}"
         return "merge", (
             f"for what {cost['merge']:.0f} true runs cost, it estimates {n} subsets with trained weights. "
-            f"{left} tell how far to trust it: fuse both."
+            f"{left} true runs tell how far to trust it: fuse both."
         )
     affordable = [method for method in ("gradex", "one-step") if cost[method] <= budget]
     if not affordable:

@@ -1,0 +1,239 @@
+"""The verb that estimates many subsets: ``whence estimate exp.py:problem --method merge -n 500 -o cheap/``."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import shlex
+import sys
+import time
+from contextlib import redirect_stdout
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from whence.cli import arguments as args
+from whence.cli.console import Page, Row, Terminal, command, politely, remark, table, title, to_json
+from whence.cli.measure import design_of
+from whence.errors import InputError
+from whence.estimators.ladder import METHODS, checked_problem, make_estimator, prices, recommend, workload
+
+if TYPE_CHECKING:
+    from whence.estimators.ladder import Workload
+    from whence.measuring.ledger import Ledger
+
+MethodName = Enum("MethodName", {"one_step": "one-step", "gradex": "gradex", "merge": "merge", "retrain": "retrain"})
+DESIGN, SUBSETS = "bernoulli:0.5", 500
+
+ProblemFunction = Annotated[
+    str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem, a mapping.")
+]
+Method = Annotated[MethodName | None, typer.Option(help="How (else: show what each costs).")]
+Folder = Annotated[
+    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")
+]
+DesignText = Annotated[
+    str | None,
+    typer.Option(
+        "--design", "-d", metavar="DESIGN",
+        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets (else: bernoulli:0.5).",
+    ),
+]  # fmt: skip
+Subsets = Annotated[
+    int | None, typer.Option("-n", metavar="N", help=f"How many subsets (else: {SUBSETS}, or all).", min=1)
+]
+TrueRuns = Annotated[
+    Path | None, typer.Option("--truth", metavar="FILE", help="A few true runs, to tune and to check with.")
+]
+RunBudget = Annotated[float | None, typer.Option(metavar="RUNS", help="What may be spent, in true runs.", min=0)]
+
+
+def estimate(
+    problem: ProblemFunction,
+    method: Method = None,
+    design: DesignText = None,
+    n: Subsets = None,
+    output: Folder = None,
+    truth: TrueRuns = None,
+    budget: RunBudget = None,
+    seed: args.Seed = 0,
+    as_json: args.Json = False,
+) -> None:
+    """Estimate many subsets of a PyTorch model without training on each.
+
+    The function returns a mapping: model (an nn.Module at its start), tasks ({name: (inputs, labels)}), targets
+    ((inputs, labels), or several by name), recipe (a whence.Recipe; not needed by one-step and gradex), and if need be
+    loss, metrics, per_query, params, device, or options of a method as in {"gradex": {"rank": 1024}}.
+
+    Each method is an outcome function. What they cost, in passes of one example through the model (backward: two
+    more), for N examples of K tasks, Q queries, C outputs and runs of R examples:
+
+    one-step: 3 N and a search for the length of the step, then Q + K for each subset. For short fine-tuning.
+
+    gradex: (N + Q) (1 + C), then a small solve for each subset. For models nearly linear in what is trained.
+
+    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start.
+
+    retrain: 3 R + Q for each subset. True, up to the noise of a seed.
+
+    Without --method, these prices are shown for the problem at hand, and one is recommended. With a few true runs
+    (--truth), the estimator is tuned and says whether to trust it. Then fuse both:
+    whence fit true/ --estimates cheap/
+    """
+    with politely():
+        # What the user's file prints, as it is loaded or measures in this process, is not our answer.
+        with redirect_stdout(sys.stderr):
+            given = _problem(problem)
+            if method is None:
+                document, page = _prices(problem, workload(given), n, budget)
+            else:
+                document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed)
+        if as_json:
+            print(to_json(document), flush=True)
+        else:
+            Terminal().show(page)
+        if document.get("failed"):
+            raise typer.Exit(1)
+
+
+def _problem(text: str) -> dict[str, Any]:
+    """What the user's function returns."""
+    from whence.measuring.functions import load_function
+    from whence.measuring.rows import brief
+
+    found = load_function(text)[0]
+    function = getattr(found, "function", found)
+    try:
+        return checked_problem(function() if callable(function) else function)
+    except InputError as error:
+        raise InputError(f"{text}: {error}") from error
+    except Exception as error:
+        raise InputError(f"{text}: cannot be called ({brief(error)}).") from error
+
+
+# ---- what each method costs ------------------------------------------------------------------------------
+
+
+def _prices(text: str, work: "Workload", n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
+    found = prices(work)
+    n = _enough(work.n_tasks) if n is None else n
+    method, why = recommend(work, n, budget)
+    run = found["retrain"].each if "retrain" in found else None
+    rows: list[Row] = []
+    for name, price in found.items():
+        total = price.total(n)
+        in_runs = "" if run is None else f"{total / run:,.1f}"
+        mark = Text("recommended" if name == method else "", style="green")
+        cells = [_short(price.once), _short(price.each), _short(total), in_runs, _memory(price.bytes)]
+        rows.append([name, *cells, METHODS[name], mark])
+    document = {
+        "n": n,
+        "problem": vars(work),
+        "prices": [{**vars(price), "total": price.total(n)} for price in found.values()],
+        "recommended": method,
+        "why": why,
+    }
+    about = (
+        f"{work.n_tasks} tasks, {work.n_examples:,} examples; {work.n_queries:,} queries; "
+        f"{work.n_trained:,} of {work.n_params:,} parameters are trained."
+    )
+    next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {n} -o {_folder(method)}/"
+    columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "trust it for", ""]
+    return document, [
+        Text(about),
+        title(f"What {n} subsets cost, in forward-equivalents"),
+        table(columns, rows, left=["trust it for", ""]),
+        remark("forward-equivalent: one example through the model once; a backward pass is two more"),
+        remark("true runs: the same price, in trainings on one subset"),
+        Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
+        command(next_step),
+    ]
+
+
+def _enough(n_tasks: int) -> int:
+    """As many subsets as are estimated unless told otherwise: all that have a task, where these are fewer."""
+    return min(SUBSETS, (1 << min(n_tasks, 16)) - 1)
+
+
+def _folder(method: str) -> str:
+    return "true" if method == "retrain" else "cheap"
+
+
+def _short(value: float) -> str:
+    """A price in a few characters.
+
+    >>> [_short(value) for value in (0, 950, 12_345, 4.2e9)]
+    ['0', '950', '12.3k', '4.2G']
+    """
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _memory(value: float) -> str:
+    return f"{_short(value)}B" if value else "–"
+
+
+# ---- estimates -------------------------------------------------------------------------------------------
+
+
+def _estimates(
+    given: dict[str, Any], method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
+) -> tuple[dict[str, Any], Page]:
+    from whence.measuring.loop import Workers, carry_out
+    from whence.measuring.plan import make_plan
+
+    if output is None:
+        raise InputError(f"Say where the estimates go, as in -o {_folder(method)}/.")
+    # Beside the run folder: true runs may ask for vectors before the run is begun.
+    options: dict[str, Any] = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
+    options |= {} if method == "retrain" else {"seed": seed}
+    estimator = make_estimator(given, method, **options)
+    verdict = None
+    if truth is not None:
+        estimator, verdict = _against(estimator, truth)
+    names = list(estimator.task_names)
+    n = _enough(len(names)) if n is None and ":" in design else n
+    plan = make_plan(estimator, design_of(design, n, names), n, tasks=names, seed=seed, seeds=1, maximize=())
+    began = time.monotonic()
+    ledger = carry_out(plan, estimator, output, Workers(engine="inline"), progress=True)
+    return _told(ledger, output, method, verdict, time.monotonic() - began)
+
+
+def _against(estimator: Any, truth: Path) -> tuple[Any, str | None]:
+    """The estimator tuned by true runs, and what they say of it."""
+    import whence
+
+    knows = truth.is_dir() or truth.suffix == ".npz"  # which of its columns are outcomes
+    runs = whence.read_outcomes(truth, None if knows else args.columns_of(truth) - set(estimator.task_names))
+    if hasattr(estimator, "tuned") and runs.n_runs >= 3:
+        estimator = estimator.tuned(runs)
+    return estimator, str(estimator.check(runs)) if hasattr(estimator, "check") else None
+
+
+def _told(
+    ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float
+) -> tuple[dict[str, Any], Page]:
+    from whence.measuring.display import summary
+
+    document = {
+        "folder": str(folder),
+        "method": method,
+        "rows": ledger.status.size,
+        "measured": ledger.done,
+        "failed": ledger.failed,
+        "tasks": ledger.plan.task_names,
+        "targets": ledger.targets,
+        "provenance": ledger.plan.provenance,
+        "verdict": verdict,
+    }
+    page: Page = [Text(summary(ledger, seconds))]
+    page += [Text(f"Against the true runs: {verdict}")] if verdict else []
+    where = shlex.quote(str(folder))
+    if method == "retrain":
+        return document, [*page, remark("next: what they tell"), command(f"  whence fit {where}")]
+    page.append(remark("next: a few true runs, and both fused"))
+    page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
+    page.append(command(f"  whence fit TRUE_RUNS --estimates {where}"))
+    return document, page
