@@ -150,7 +150,7 @@ class GradEx:
         store: str | Path | None = None,
         precision: str = "float32",
         device: torch.device | str | None = None,
-        tol: float = 1e-6,
+        tol: float = 1e-7,
     ) -> None:
         self.problem = Problem(
             model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,

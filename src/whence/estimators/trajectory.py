@@ -118,7 +118,8 @@ def orthonormal(rows: Tensor) -> Tensor:
     strength, vectors = torch.linalg.eigh(gram)
     keep = strength > _NEGLIGIBLE**2 * strength[-1]
     mix = vectors[:, keep] / strength[keep].sqrt()
-    return mix.flip(1).T.to(rows) @ rows
+    basis: Tensor = mix.flip(1).T.to(rows) @ rows
+    return basis
 
 
 @torch.no_grad()

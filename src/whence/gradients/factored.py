@@ -232,11 +232,11 @@ def _outer(left: Tensor, right: Tensor) -> Tensor:
 
 def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
     """Return what a linear layer multiplies with its weights at each position, (b, t, in)."""
-    if isinstance(layer, nn.Conv2d):
+    if isinstance(layer, nn.Conv2d) and not isinstance(layer.padding, str):
         return unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
-    if isinstance(layer, nn.Conv1d):
+    if isinstance(layer, nn.Conv1d) and not isinstance(layer.padding, str):
         size, step = (1, *layer.kernel_size), (1, *layer.stride)
-        patches = unfold(a[:, :, None], size, (1, *layer.dilation), (0, *layer.padding), step)  # type: ignore[misc]
+        patches = unfold(a[:, :, None], size, (1, *layer.dilation), (0, *layer.padding), step)
         return patches.transpose(1, 2)
     return a.reshape(n, -1, a.shape[-1])
 

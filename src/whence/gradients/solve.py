@@ -104,7 +104,7 @@ def solve(
     *,
     l2: float,
     weighting: str = "task",
-    tol: float = 1e-6,
+    tol: float = 1e-7,
     max_iter: int = 50,
 ) -> Solution:
     """Return the best update for each subset.

@@ -1,0 +1,212 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from torch_models import MODELS, made
+from whence.errors import InputError
+from whence.examples import Examples
+from whence.functional import functional
+from whence.gradients.factored import Kronecker, Layers
+from whence.gradients.linearize import linearize
+from whence.gradients.projections import CountSketch, Gaussian, Rademacher, Subspace, flatten, split
+from whence.gradients.routes import cheapest_projection, choose_route, prices
+from whence.losses import margin
+
+RANK = 6
+
+
+def examples_of(inputs, labels):
+    return Examples.of({"a": (inputs[:4], labels[:4]), "b": (inputs[4:], labels[4:])})
+
+
+def dense_features(model, inputs, P, readout=lambda outputs: outputs):
+    """The whole Jacobian by reverse mode on the model itself, times P."""
+    params = {name: value.detach().clone() for name, value in model.named_parameters()}
+
+    def outputs(at):
+        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+            return readout(torch.func.functional_call(model, at, (inputs,)))
+
+    jacobian = flatten(torch.func.jacrev(outputs)(params), 2)
+    return torch.einsum("ncd,rd->ncr", jacobian.double(), P.double())
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+@pytest.mark.parametrize("route", ["forward", "reverse"])
+@pytest.mark.parametrize("kind", [Gaussian, Rademacher, CountSketch])
+def test_features_are_the_projected_jacobian(name, route, kind):
+    model, inputs, labels = made(name)
+    output_fn, params = functional(model)
+    projection = kind(RANK, 1)
+    linear = linearize(output_fn, params, examples_of(inputs, labels), projection, route=route, batch_size=5)
+    torch.testing.assert_close(linear.outputs, model(inputs).detach(), rtol=1e-5, atol=1e-6)
+    expected = dense_features(model, inputs, projection.rows(params, 0, RANK))
+    torch.testing.assert_close(linear.features.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_factored_features_are_the_jacobian_times_a_dense_matrix(name):
+    model, inputs, labels = made(name)
+    output_fn, params = functional(model)
+    projection = Kronecker(RANK, 1)
+    linear = linearize(output_fn, params, examples_of(inputs, labels), projection, batch_size=5)
+    P = projection.matrix(params, Layers(output_fn, params, projection, inputs[:3]).matrices)
+    torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("route", ["forward", "reverse", "factored"])
+def test_the_margin_is_one_output_for_all_classes(route):
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    projection = Kronecker(RANK, 1) if route == "factored" else Gaussian(RANK, 1)
+    linear = linearize(output_fn, params, examples_of(inputs, labels), projection, route=route, of="margin")
+    P = (
+        projection.matrix(params, {"0.weight", "2.weight"})
+        if isinstance(projection, Kronecker)
+        else projection.rows(params, 0, RANK)
+    )
+    expected = dense_features(model, inputs, P, lambda outputs: margin(outputs, labels)[:, None])
+    torch.testing.assert_close(linear.features.double(), expected, rtol=1e-4, atol=1e-5)
+    assert linear.examples.labels.tolist() == [1.0] * 9
+
+
+def test_all_parameters_along_an_orthonormal_basis_are_the_jacobian_itself():
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    d = sum(value.numel() for value in params.values())
+    basis = Subspace(split(torch.eye(d), params))
+    linear = linearize(output_fn, params, examples_of(inputs, labels), basis)
+    torch.testing.assert_close(
+        linear.features.double(), dense_features(model, inputs, torch.eye(d)), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_only_the_chosen_parameters_move():
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model, "2.*")
+    linear = linearize(output_fn, params, examples_of(inputs, labels), Gaussian(RANK))
+    full = torch.zeros(RANK, sum(value.numel() for value in model.parameters()))
+    full[:, -sum(value.numel() for value in params.values()) :] = Gaussian(RANK).rows(params, 0, RANK)
+    torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, full), rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_is_left_as_it_was():
+    model, inputs, labels = made("images")
+    model.train()
+    before = copy.deepcopy(model.state_dict())
+    output_fn, params = functional(model)
+    for projection in (Gaussian(RANK), Kronecker(RANK)):
+        linearize(output_fn, params, examples_of(inputs, labels), projection)
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.items())
+    assert all(value.requires_grad and value.grad is None for value in model.parameters())
+
+
+def test_half_precision_is_near():
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    exact, rough = (
+        linearize(output_fn, params, examples_of(inputs, labels), Gaussian(RANK), precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    assert rough.features.dtype == torch.float32
+    assert 0 < float((exact.features - rough.features).norm() / exact.features.norm()) < 0.05
+
+
+def test_lower_ranks_are_the_first_directions_rescaled():
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    linear = linearize(output_fn, params, examples_of(inputs, labels), Gaussian(8))
+    torch.testing.assert_close(linear.leading(2).features, linear.features[:, :, :2] * 2)
+    torch.testing.assert_close(linear.leading(2, rescale=False).features, linear.features[:, :, :2])
+    with pytest.raises(InputError, match="from 1 to 8"):
+        linear.leading(9)
+
+
+def test_the_cheapest_route_is_taken_and_told():
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    few, many = examples_of(inputs, labels), Gaussian(2)
+    told = prices(output_fn, params, few, many, 3)
+    # 42 products per example are 84 flops; P is 51 × 2, for each of three outputs.
+    assert told == {"forward": 5.0, "reverse": pytest.approx(1 + 3 * (3 + 2 * 51 * 2 / 84))}
+    assert choose_route(told, "auto", many) == ("forward", "forward mode, about 5 forward passes (reverse mode: 17)")
+    assert linearize(output_fn, params, few, Gaussian(40)).route.startswith("forward mode")
+    assert linearize(output_fn, params, few, Gaussian(40), of="margin").route.startswith("reverse mode")
+    assert isinstance(cheapest_projection(output_fn, params, few, 40, 0, 3), Kronecker)
+    assert isinstance(cheapest_projection(output_fn, params, few, 1, 0, 3), Gaussian)
+    assert isinstance(cheapest_projection(lambda p, x: output_fn(p, x), params, few, 40, 0, 3), Gaussian)
+
+
+def test_layers_that_the_factored_route_does_not_know_are_named():
+    model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, 2))
+    output_fn, params = functional(model)
+    with pytest.raises(InputError, match=r"It cannot take 1.weight \(in PReLU\)"):
+        Layers(output_fn, params, Kronecker(4), torch.randn(3, 4))
+    assert Layers(*functional(model, ["0.*", "2.*"]), Kronecker(4), torch.randn(3, 4)).matrices
+
+
+class Hidden(nn.Module):
+    """Uses the weights of a layer behind its back."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) @ self.layer.weight
+
+
+def test_uses_that_hooks_do_not_see_are_refused():
+    output_fn, params = functional(Hidden())
+    with pytest.raises(InputError, match="does not see all uses"):
+        Layers(output_fn, params, Kronecker(4), torch.randn(3, 4))
+    assert isinstance(
+        cheapest_projection(output_fn, params, examples_of(torch.randn(9, 4), torch.zeros(9).long()), 16, 0, 1),
+        Gaussian,
+    )
+
+
+def broken(problem):
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    calls = iter(range(100))
+    functions = {
+        "random": lambda p, x: output_fn(p, x) + next(calls),
+        "shape": lambda p, x: output_fn(p, x).sum(0, keepdim=True),
+        "nan": lambda p, x: output_fn(p, x) + torch.where(x[:, :1] == inputs[6, 0], torch.nan, 0.0),
+        "apart": lambda p, x: x[:, :3],
+    }
+    return functions[problem], params, examples_of(inputs, labels)
+
+
+@pytest.mark.parametrize(
+    ("problem", "text"),
+    [
+        ("random", "gives other outputs when it sees the same examples again"),
+        ("shape", r"a row of outputs per example, \(4, C\). Got \(1, 3\)"),
+        ("nan", "outputs for the examples are not finite, first for example 2 of 'b'"),
+        ("apart", "do not depend on any of the chosen parameters"),
+    ],
+)
+def test_models_that_cannot_be_linearised_are_refused(problem, text):
+    with pytest.raises(InputError, match=text):
+        linearize(*broken(problem), Gaussian(RANK), route="forward")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"route": "sideways"}, "no route 'sideways'"),
+        ({"route": "factored"}, "factored route does not go with Gaussian"),
+        ({"of": "logits"}, "must be 'outputs' or 'margin'"),
+        ({"precision": "int8"}, "must be 'float32' or 'bfloat16'"),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(change, text):
+    model, inputs, labels = made("perceptron")
+    with pytest.raises(InputError, match=text):
+        linearize(*functional(model), examples_of(inputs, labels), Gaussian(RANK), **change)
