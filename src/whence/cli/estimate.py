@@ -21,6 +21,7 @@ from whence.estimators.ladder import METHODS, checked_problem, make_estimator, p
 if TYPE_CHECKING:
     from whence.estimators.ladder import Workload
     from whence.measuring.ledger import Ledger
+    from whence.measuring.plan import Plan
 
 MethodName = Enum("MethodName", {"one_step": "one-step", "gradex": "gradex", "merge": "merge", "retrain": "retrain"})
 DESIGN, SUBSETS = "bernoulli:0.5", 500
@@ -196,9 +197,23 @@ def _estimates(
     names = list(estimator.task_names)
     n = _enough(len(names)) if n is None and ":" in design else n
     plan = make_plan(estimator, design_of(design, n, names), n, tasks=names, seed=seed, seeds=1, maximize=())
+    _refuse_other_settings(output, plan)
     began = time.monotonic()
     ledger = carry_out(plan, estimator, output, Workers(engine="inline"), progress=True)
     return _told(ledger, output, method, verdict, time.monotonic() - began)
+
+
+def _refuse_other_settings(folder: Path, plan: "Plan") -> None:
+    """Refuse to go on with estimates that were made otherwise: one table would hold two kinds of them."""
+    from whence.measuring.journal import is_run, read_ledger
+
+    was = read_ledger(folder).plan.provenance if is_run(folder) else plan.provenance
+    if odd := [name for name in {**was, **plan.provenance} if was.get(name) != plan.provenance.get(name)]:
+        name = odd[0]
+        raise InputError(
+            f"{folder}: these estimates were made with {name} {was.get(name, 'unknown')}, and now it is "
+            f"{plan.provenance.get(name, 'unknown')}. Go on as they were begun, or use another folder."
+        )
 
 
 def _against(estimator: Any, truth: Path) -> tuple[Any, str | None]:

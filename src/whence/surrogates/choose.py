@@ -42,8 +42,6 @@ CANDIDATES: Mapping[str, Any] = {
 # What is added to a candidate's error before the least one is chosen: "kernel" keeps effects exact and contains the
 # additive surrogate, so the others must be better by more than the noise of cross-validation.
 HANDICAP = {"additive": 0.02, "kernel on ranks": 0.01}
-# Fusion contains the true runs alone and the estimates alone; the same holds there.
-FUSION_HANDICAP = {"additive": 0.03, "kernel": 0.01, "kernel on ranks": 0.02, ESTIMATES: 0.02}
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
@@ -305,11 +303,12 @@ def fit(
     for index in track(range(len(patterns)), "Fitting targets"):
         targets = np.flatnonzero(which.ravel() == index)
         table = outcomes.rows(patterns[index]).targets([outcomes.target_names[t] for t in targets])
+        yardsticks: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
+        fusion: dict[str, Any] = {}
         if rungs:
-            fusion = fusion_candidates(rungs, targets, table)
-            parts.append(_fit_part(table, targets, fusion | candidates, FUSION_HANDICAP, n_folds, seed))
-        else:
-            parts.append(_fit_part(table, targets, candidates, HANDICAP, n_folds, seed))
+            fusion, alone = fusion_candidates(rungs, targets, table)
+            yardsticks[ESTIMATES] = partial(fitted, alone)
+        parts.append(_fit_part(table, targets, fusion | candidates, yardsticks, n_folds, seed))
     return Model(outcomes, tuple(parts), rungs)
 
 
@@ -317,25 +316,30 @@ def _fit_part(
     table: Outcomes,
     targets: NDArray[np.intp],
     candidates: Mapping[str, Any],
-    handicap: Mapping[str, float],
+    yardsticks: Mapping[str, Callable[[Outcomes], Any]],
     n_folds: int | None,
     seed: int,
 ) -> Part:
-    """Cross-validate the candidates on complete runs, and fit the best on all of them; without, the first."""
+    """Cross-validate the candidates on complete runs, and fit the best on all of them; without, the first.
+
+    Yardsticks are cross-validated too, and not chosen.
+    """
     name = next(iter(candidates))
     trials: tuple[Trial, ...] = ()
     folds = None if n_folds is None else folds_of(table, n_folds, seed)
     if folds is not None:
-        makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
-        makers.update({key: partial(fitted, candidate) for key, candidate in candidates.items()})
+        makers = {**yardsticks, **{key: partial(fitted, candidate) for key, candidate in candidates.items()}}
         trials = tuple(
             cross_validated(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating")
         )
         errors = {
-            trial.name: float(mean_of_defined(trial.score_error)) + handicap.get(trial.name, 0.0)
+            trial.name: float(mean_of_defined(trial.score_error)) + HANDICAP.get(trial.name, 0.0)
             for trial in trials
             if trial.name in candidates
         }
+        if FUSED in errors:
+            # It learns by itself what estimates are worth; a few held-out runs are a worse judge of that.
+            errors[FUSED] -= 1 / table.n_runs
         name = min(errors, key=errors.__getitem__)
     return Part(targets, fitted(candidates[name], table), name, trials)
 

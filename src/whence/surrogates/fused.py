@@ -261,12 +261,13 @@ def _shifted(moments: Moments, level: Array) -> Moments:
     return moments[0] - level, moments[1]
 
 
-def fusion_candidates(rungs: tuple[Rung, ...], targets: NDArray[np.intp], table: Outcomes) -> dict[str, FusedSurrogate]:
-    """Return the fused surrogates to choose from for some targets; first the one to take without cross-validation."""
+def fusion_candidates(
+    rungs: tuple[Rung, ...], targets: NDArray[np.intp], table: Outcomes
+) -> tuple[dict[str, FusedSurrogate], FusedSurrogate]:
+    """Return the fused surrogate of some targets, by what it is called, and the estimates alone as its yardstick."""
     own = tuple(rung.at(targets) for rung in rungs)
-    both = {FUSED: FusedSurrogate(own), ESTIMATES: FusedSurrogate(own, kernel=False)}
     enough = len(np.unique(table.subsets, axis=0)) >= KERNEL_RUNS
-    return both if enough else dict(reversed(both.items()))
+    return {FUSED if enough else ESTIMATES: FusedSurrogate(own)}, FusedSurrogate(own, kernel=False)
 
 
 def trust_in_estimates(model: Model) -> str:

@@ -15,10 +15,10 @@ from whence.surrogates.kernels import Array
 
 # Standard deviation of the shared slope before any true run, in units of the ratio of spreads.
 PRIOR_STD = 0.5
-# Least and most that targets differ from the shared slope (standard deviation), in the same units.
-LEAST_OWN, MOST_OWN = 0.1, 1.0
-# How many runs prior guesses are worth.
-PRIOR_RUNS = 3
+# Least, usual and most that targets differ from the shared slope (standard deviation), in the same units.
+LEAST_OWN, TYPICAL_OWN, MOST_OWN = 0.1, 0.25, 1.0
+# How many runs, and how many targets, prior guesses are worth.
+PRIOR_RUNS, PRIOR_TARGETS = 3, 10
 # Beyond so many standard deviations a run counts as an outlier (Huber 1964), found in so many passes.
 HUBER, PASSES = 1.5, 5
 
@@ -97,7 +97,7 @@ def learn_slopes(estimates: Array, truth: Array, scale: Array, unit: Array) -> S
     n_rungs = C.shape[2]
     start = np.full(n_rungs, 1 / n_rungs)
     weights = np.ones_like(Z)
-    own = np.full(n_rungs, PRIOR_STD)
+    own = np.full(n_rungs, TYPICAL_OWN)
     for _ in range(PASSES):
         precision = np.einsum("tir,ti,tis->trs", C, weights, C)
         moment = np.einsum("tir,ti,ti->tr", C, weights, Z)
@@ -117,8 +117,10 @@ def independent(residuals: Array) -> float:
     >>> independent(np.ones((50, 3)))
     1.0
     """
-    values = np.linalg.eigvalsh(residuals.T @ residuals)
-    return float(np.clip(values.sum() ** 2 / max((values**2).sum(), 1e-300), 1.0, len(residuals)))
+    small = residuals if residuals.shape[0] <= residuals.shape[1] else residuals.T
+    products = small @ small.T
+    # (Σλ)² / Σλ² of its eigenvalues λ: how many of them matter.
+    return float(np.clip(np.trace(products) ** 2 / max((products**2).sum(), 1e-300), 1.0, len(residuals)))
 
 
 def _shared(precision: Array, moment: Array, own: Array, start: Array, n_independent: float) -> tuple[Array, Array]:
@@ -131,7 +133,8 @@ def _shared(precision: Array, moment: Array, own: Array, start: Array, n_indepen
     total = share * (through @ precision).sum(0) + np.eye(len(own)) / PRIOR_STD**2
     covariance = np.asarray(np.linalg.inv((total + total.T) / 2), np.float64)
     said = share * (through @ moment[:, :, None])[:, :, 0].sum(0)
-    return covariance @ (said + start / PRIOR_STD**2), covariance
+    # Estimates of an outcome that fall where it rises do so by chance, until a target's own runs insist.
+    return np.maximum(covariance @ (said + start / PRIOR_STD**2), 0.0), covariance
 
 
 def _shrunk(precision: Array, moment: Array, own: Array, shared: Array) -> tuple[Array, Array]:
@@ -142,11 +145,14 @@ def _shrunk(precision: Array, moment: Array, own: Array, shared: Array) -> tuple
 
 
 def _own(precision: Array, moment: Array, own: Array, shared: Array) -> Array:
-    """How much targets differ in truth (R,): one step of expectation–maximisation, by medians over targets."""
+    """How much targets differ in truth (R,): one step of expectation–maximisation, by medians over targets.
+
+    Few targets say little about that, and a typical difference counts as much as `PRIOR_TARGETS` of them.
+    """
     mean, covariance = _shrunk(precision, moment, own, shared)
-    if len(mean) < 3:
-        return np.full(len(own), PRIOR_STD / 2)
     # The median of a squared normal variable is 0.455 of its variance.
     spread = np.median((mean - shared) ** 2, axis=0) / 0.455
     shrunk = np.median(np.diagonal(covariance, axis1=1, axis2=2), axis=0)
-    return np.clip(np.sqrt(spread + shrunk), LEAST_OWN, MOST_OWN)
+    share = len(mean) / (len(mean) + PRIOR_TARGETS)
+    variance = share * (spread + shrunk) + (1 - share) * TYPICAL_OWN**2
+    return np.clip(np.sqrt(variance), LEAST_OWN, MOST_OWN)
