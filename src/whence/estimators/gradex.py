@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -36,17 +36,18 @@ from whence.estimators.targets import by_target
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
 from whence.examples import Given
-from whence.functional import Filter
+from whence.functional import Filter, Params
 from whence.gradients.factored import Kronecker
 from whence.gradients.linearize import Linearization, linearize, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
-from whence.gradients.projections import PROJECTIONS, Projection, Subspace, check_rank
+from whence.gradients.projections import PROJECTIONS, Projection, Subspace, check_rank, flatten
 from whence.gradients.routes import cheapest_projection, passes
 from whence.gradients.solve import Solution, solve
 from whence.losses import Logistic, Loss, Squared, metrics_named
 from whence.outcomes import Outcomes
 
 LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
+OF_MATCHING = 0.3  # of the penalty that matches a joint run; less than all of it is nearer to subsets of its tasks
 SHARE = 1e-3  # penalty by default, as a share of the mean square of the features
 
 
@@ -184,9 +185,10 @@ class GradEx:
         """The estimator that linearises along one true run on all tasks.
 
         Training on a large subset goes a similar way as training on all tasks, so that points on that way are near to
-        where it ends, and the gradients of the tasks there span where it moves. The penalty is what makes the linear
-        model, solved for all tasks, end at the training loss of the run: how long is trained is thereby taken into
-        account. It costs the run, a gradient of every example at about ``rank / 2K`` points, and the features.
+        where it ends, and the gradients of the tasks there span where it moves. Updates are measured, and penalised,
+        from W₀, where training starts; the penalty is a share of the one that makes the linear model, solved for all
+        tasks, end at the training loss of the run, so that how long is trained is taken into account. It costs the
+        run, a gradient of every example at about ``rank / 2K`` points, and the features.
 
         Parameters
         ----------
@@ -243,7 +245,7 @@ class GradEx:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q): the mean over points and projections."""
         total: dict[str, Tensor] = {}
         for member, solution in zip(self.members, self.solutions(subsets), strict=True):
-            for name, value in evaluate(member.targets, solution.delta, self.metrics).items():
+            for name, value in member.targets.values(solution.delta, self.metrics).items():
                 total[name] = total.get(name, 0) + value / len(self.members)
         return by_target(total, self.problem.targets, per_query=self.problem.per_query)
 
@@ -308,9 +310,12 @@ class GradEx:
                     precision=self.precision, store=folder, what=what,
                 )
             )  # fmt: skip
+        tasks, targets = parts
         if self._run is None:
-            self._warn_if_learned(parts[0], point)
-        return parts[0], parts[1]
+            self._warn_if_learned(tasks, point)
+            return tasks, targets
+        origin = self._run.directions.project(flatten(_differences(self._run.points[0], params)), params)[0]
+        return tasks.measured_from(origin), targets.measured_from(origin)
 
     def _share(self, tasks: list[Linearization]) -> float:
         """Return the penalty as a share of the mean square of the features: what matches the run, if there is one."""
@@ -319,7 +324,7 @@ class GradEx:
         everything = self._shares(np.ones((1, len(self.task_names))))
         shares = np.array([matching_share(linear, everything, self.loss, self._run.loss) for linear in tasks])
         known = shares[np.isfinite(shares)]
-        return float(np.exp(np.log(known).mean())) if len(known) else SHARE
+        return OF_MATCHING * float(np.exp(np.log(known).mean())) if len(known) else SHARE
 
     def _with(self, rank: int, factor: float, points: tuple[int, ...]) -> GradEx:
         other = copy.copy(self)
@@ -370,21 +375,9 @@ class GradEx:
             )
 
 
-def evaluate(targets: Linearization, delta: Tensor, metrics: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Metrics of the linear model on every query, (m, q), for the updates of m subsets.
-
-    Parameters
-    ----------
-    targets : Linearization
-    delta : tensor of shape (m, rank)
-    metrics : mapping of str to metric
-    """
-    parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
-    for rows, features in targets.blocks(len(delta)):
-        moved = (delta @ features.reshape(-1, targets.rank).T).view(len(delta), features.shape[0], -1)
-        for name, metric in metrics.items():
-            parts[name].append(metric(targets.outputs[rows] + moved, targets.examples.labels[rows]))
-    return {name: torch.cat(found, dim=1) for name, found in parts.items()}
+def _differences(origin: Params, params: Params) -> Params:
+    """Return the way from the parameters to the origin, with a leading axis of one."""
+    return {name: (origin[name] - value)[None] for name, value in params.items()}
 
 
 def _margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:

@@ -6,7 +6,7 @@ TracIn all start from here; routes.py has the ways to P∇f, of which the cheape
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from whence.gradients.factored import Kronecker
 from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
 from whence.gradients.store import Store, fingerprint, size_in_words
+from whence.losses import Metric
 from whence.progress import track
 
 
@@ -63,6 +64,22 @@ class Linearization:
         """Number of examples in a block."""
         n, width, rank = self.features.shape
         return min(n, max(1, _BLOCK_NUMBERS // (width * max(rank, n_subsets))))
+
+    def values(self, delta: Tensor, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
+        """Metrics of every example, (m, n), after the updates (m, rank) of m subsets."""
+        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
+        for rows, features in self.blocks(len(delta)):
+            moved = (delta @ features.reshape(-1, self.rank).T).view(len(delta), features.shape[0], -1)
+            for name, metric in metrics.items():
+                parts[name].append(metric(self.outputs[rows] + moved, self.examples.labels[rows]))
+        return {name: torch.cat(found, dim=1) for name, found in parts.items()}
+
+    def measured_from(self, place: Tensor) -> Linearization:
+        """The same linear model with updates measured from another place, (rank,) from here in the given directions."""
+        outputs = self.outputs.clone()
+        for rows, features in self.blocks(1):
+            outputs[rows] += features @ place.to(features)
+        return Linearization(outputs, self.features, self.examples, self.route)
 
     def leading(self, rank: int, *, rescale: bool = True) -> Linearization:
         """The same with the first ``rank`` directions only: a projection of lower rank, at no cost.
