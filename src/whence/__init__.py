@@ -15,6 +15,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
     attribution.py   what each task does            interaction.py   what pairs do together
     selection.py     which subset to use            suggestion.py    which runs to make next
+    baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
     evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
     report/          all of it as one page that predicts in the browser (``Model.report``)
     plots.py         the same pictures for papers   notebook.py      the same tables for notebooks
@@ -95,16 +96,17 @@ _HOME = {
     "select": "selection",
     "suggest": "suggestion",
 }
+_MODULES = ("baselines", "plots")
 __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "plots":
-        return import_module("whence.plots")
-    if name not in _HOME:
+    if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module 'whence' has no attribute {name!r}")
     try:
-        value = getattr(import_module(f"whence.{_HOME[name]}"), name)
+        value = import_module(f"whence.{_HOME.get(name, name)}")
+        if name in _HOME:
+            value = getattr(value, name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

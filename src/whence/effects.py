@@ -181,7 +181,7 @@ def _log_mixture(nodes: Array, weights: Array, sizes: Array, n_tasks: int) -> Ar
 
 
 def as_model(model: Any) -> Model:
-    """Return the model itself, or a fitted scikit-learn regressor with default names as one."""
+    """Return the model itself, or a fitted scikit-learn regressor as one, with default names if it has none."""
     if isinstance(model, Model):
         return model
     from whence.outcomes import Outcomes
@@ -193,5 +193,6 @@ def as_model(model: Any) -> Model:
         )
     n_tasks = int(model.n_features_in_)
     n_targets = np.asarray(model.predict(np.ones((1, n_tasks)))).size
-    empty = Outcomes(subsets=np.empty((0, n_tasks)), values=np.empty((0, n_targets)))
+    names = {key: getattr(model, key) for key in ("task_names", "target_names") if hasattr(model, key)}
+    empty = Outcomes(subsets=np.empty((0, n_tasks)), values=np.empty((0, n_targets)), **names)
     return Model(empty, (Part(np.arange(n_targets), model, type(model).__name__, ()),))

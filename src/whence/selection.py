@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
+from typing import Any
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from whence.attribution import attribute
 from whence.constraints import Constraints, Indices, constraints_of, mask_of
+from whence.effects import as_model
 from whence.errors import InputError
 from whence.mixtures import best_mixture
 from whence.surrogates.additive import AdditiveSurrogate
@@ -75,7 +77,7 @@ class Selection:
 
 
 def select(
-    model: Model,
+    model: Any,
     *,
     size: int | None = None,
     max_size: int | None = None,
@@ -92,7 +94,7 @@ def select(
 
     Parameters
     ----------
-    model : Model
+    model : Model, or a fitted surrogate
     size, max_size : int, optional
         Exactly, or at most, so many tasks. At least one task is always chosen.
     costs, budget : mapping from task to cost, float
@@ -116,6 +118,7 @@ def select(
     >>> select(whence.fit(runs), size=2).tasks
     ('a', 'b')
     """
+    model = as_model(model)
     goodness, objective = _objective(model, target, risk)
     if not model.outcomes.is_binary:
         if any(v is not None for v in (size, max_size, costs, budget)) or by == "attribution" or tuple(include):

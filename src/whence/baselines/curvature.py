@@ -1,0 +1,134 @@
+"""Products of the curvature of the training loss with vectors, without the matrix: Hessian, or Gauss–Newton.
+
+With weights w_i of the examples, the Hessian of Σ_i w_i ℓ(f(x_i), y_i) by the parameters is what forward mode over
+reverse mode multiplies with. The Gauss–Newton matrix Σ_i w_i J_iᵀ ∇²ℓ_i J_i leaves out the curvature of the model
+itself: it is never indefinite, and equal to the Hessian where the model is linear in its parameters. Where the
+Jacobian is small enough to be held, its products are plain matrix products.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from whence.baselines.slopes import ROWS, differentiable
+from whence.errors import InputError, did_you_mean
+from whence.estimators.points import Point
+from whence.examples import Examples, Inputs
+from whence.functional import Params
+from whence.gradients.projections import flatten, n_params, split
+from whence.losses import Loss
+
+KINDS = ("hessian", "gauss_newton")
+HELD = 2**25  # numbers in a Jacobian that is held
+AT_ONCE = 2**26  # numbers in the products with several vectors that are made side by side
+
+
+class Curvature:
+    """(curvature + shift · I), as a function on vectors.
+
+    Parameters
+    ----------
+    point : (output_fn, params)
+    loss : Loss
+    examples : Examples
+    weights : tensor of shape (n,)
+        Of the examples in the training loss.
+    kind : {"hessian", "gauss_newton"}
+    shift : float
+        What is added to every eigenvalue: weight decay and damping.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from whence.functional import functional
+    >>> from whence.losses import Squared
+    >>> data = Examples.of((torch.tensor([[1.0, 2.0]]), torch.tensor([0.0])))
+    >>> point = functional(nn.Linear(2, 1, bias=False))
+    >>> Curvature(point, Squared(), data, torch.ones(1), "hessian", 0.5)(torch.eye(2))
+    tensor([[1.5000, 2.0000],
+            [2.0000, 4.5000]])
+    """
+
+    def __init__(
+        self, point: Point, loss: Loss, examples: Examples, weights: Tensor, kind: str = "hessian", shift: float = 0.0
+    ) -> None:
+        if kind not in KINDS:
+            raise InputError(f"There is no curvature {kind!r}. {did_you_mean(kind, KINDS)}")
+        self.output_fn, self.params = point
+        self.loss, self.examples, self.kind, self.shift = loss, examples, kind, shift
+        self.weights = weights.to(next(iter(self.params.values())))
+        self.size = n_params(self.params)
+
+    def __call__(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Products with vectors (r, d); of a sample of the examples, scaled up to all, where their rows are given."""
+        scale = 1.0 if rows is None else len(self.examples) / len(rows)
+        if self._root is not None:
+            root = self._root if rows is None else self._root[rows]
+            root = root.reshape(-1, self.size)
+            return (vectors @ root.T) @ root * scale + self.shift * vectors
+        total = self.shift * vectors
+        everything = torch.arange(len(self.examples), device=vectors.device) if rows is None else rows
+        portion = max(1, AT_ONCE // self.size)
+        with differentiable():
+            for index in torch.split(everything, ROWS):
+                inputs, labels = self.examples.rows(index)
+                weights = self.weights[index] * scale
+                for start in range(0, len(vectors), portion):
+                    some = split(vectors[start : start + portion], self.params)
+                    total[start : start + portion] += flatten(self._product(some, inputs, labels, weights))
+        return total
+
+    def matrix(self) -> Tensor:
+        """The whole matrix, (d, d), in double precision."""
+        first = next(iter(self.params.values()))
+        found = self(torch.eye(self.size, dtype=first.dtype, device=first.device)).double()
+        return (found + found.T) / 2
+
+    def _product(self, vectors: Params, inputs: Inputs, labels: Tensor, weights: Tensor) -> Params:
+        def value(at: Params) -> Tensor:
+            return (weights * self.loss(self.output_fn(at, inputs), labels)).sum()
+
+        def outputs(at: Params) -> Tensor:
+            return self.output_fn(at, inputs)
+
+        def hessian(vector: Params) -> Params:
+            found: Params = torch.func.jvp(torch.func.grad(value), (self.params,), (vector,))[1]
+            return found
+
+        def gauss_newton(vector: Params) -> Params:
+            at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
+            root = self.loss.root(at, labels)
+            bent = (root @ (root.mT @ moved[..., None]))[..., 0]
+            back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * bent)[0]
+            return back
+
+        return torch.func.vmap(hessian if self.kind == "hessian" else gauss_newton)(vectors)
+
+    @cached_property
+    def _root(self) -> Tensor | None:
+        """B (n, C, d) with BᵀB the Gauss–Newton matrix, where it is small enough to be held; else None."""
+        if self.kind == "hessian":
+            return None
+        with differentiable():
+            width = self.output_fn(self.params, self.examples.rows(slice(0, 1))[0]).shape[1]
+            if len(self.examples) * width * self.size > HELD:
+                return None
+            parts = []
+            for rows in self.examples.blocks(ROWS):
+                inputs, labels = self.examples.rows(rows)
+                parts.append(self._rooted(inputs, labels) * self.weights[rows, None, None].sqrt())
+        return torch.cat(parts)
+
+    def _rooted(self, inputs: Inputs, labels: Tensor) -> Tensor:
+        """Rᵀ J of some examples, (b, C, d), with one backward pass for each output."""
+
+        def single(at: Params, x: Inputs) -> Tensor:
+            return self.output_fn(at, tree_map(lambda leaf: leaf[None], x))[0]
+
+        jacobian = torch.func.vmap(torch.func.jacrev(single), in_dims=(None, 0))(self.params, inputs)
+        root = self.loss.root(self.output_fn(self.params, inputs), labels)
+        return root.mT @ flatten(jacobian, 2)

@@ -1,0 +1,209 @@
+"""Influence functions of tasks: how the minimum of the weighted loss moves with the weight of each task.
+
+Koh & Liang (2017) for the task-weighted loss of the paper (its equation for ℐ_k): with the trained weights W at s = 1,
+
+    dF/ds_k = −∇F(W)ᵀ (∇²L(W) + λI)⁻¹ p_k (∇ℓ_k(W) − ∇L(W)),
+
+which is one Newton step towards the minimum without the task. The inverse is applied to whichever are fewer, the
+tasks' gradients or the targets'.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.baselines.curvature import Curvature
+from whence.baselines.krylov import DivergenceError, Solved, conjugate_gradients, extremes, neumann
+from whence.baselines.scores import Scores, pulls, scores_of, shares_of
+from whence.baselines.slopes import target_gradients, task_gradients
+from whence.errors import DataWarning, InputError, did_you_mean
+from whence.estimators.points import points_of
+from whence.estimators.problem import Problem
+from whence.examples import Given
+from whence.functional import Filter
+from whence.losses import Loss
+
+SOLVERS = ("auto", "exact", "cg", "lissa", "ekfac")
+EXACT = 1500  # parameters up to which the matrix is made and factorised
+
+
+def influence_scores(
+    model: nn.Module,
+    tasks: Given,
+    targets: Given,
+    *,
+    loss: str | Loss = "cross_entropy",
+    per_query: bool = False,
+    params: Filter = None,
+    curvature: str = "hessian",
+    solver: str = "auto",
+    damping: float = 1e-3,
+    l2: float = 0.0,
+    weighting: str = "task",
+    normalized: bool = True,
+    tol: float = 1e-5,
+    max_steps: int = 500,
+    scale: float | None = None,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Scores:
+    """Influence of every task on the loss of every target, as an additive surrogate.
+
+    Parameters
+    ----------
+    model : nn.Module
+        As trained on all tasks. It is never changed.
+    tasks : mapping of str to (inputs, labels) or Dataset
+    targets : (inputs, labels), Dataset, or mapping of str to those
+    loss : {"cross_entropy", "logistic", "squared"} or Loss
+    per_query : bool
+        Whether every query is a target of its own, instead of their mean.
+    params : str, iterable of str or callable, optional
+        Which parameters move; those that require a gradient where not given.
+    curvature : {"hessian", "gauss_newton"}
+    solver : {"auto", "exact", "cg", "lissa", "ekfac"}
+        How the inverse is applied: by factorising the matrix, by conjugate gradients, by LiSSA's series, or as an
+        eigenvalue-corrected Kronecker factorisation of the Gauss–Newton matrix (curvlinops; linear and convolution
+        layers, all examples equal). "auto": exact for small models, else conjugate gradients.
+    damping : float
+        Added to every eigenvalue of the curvature.
+    l2 : float
+        Penalty ½ λ ‖W‖² that training added to the loss: curvature too.
+    weighting : {"task", "sample"}
+        Whether tasks count equally in the loss, as in the paper, or their examples do.
+    normalized : bool
+        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
+    tol, max_steps
+        Of conjugate gradients; LiSSA takes ``max_steps`` terms.
+    scale : float, optional
+        Of LiSSA: what the matrix is divided by; a little more than its largest eigenvalue where not given.
+    batch_size : int, optional
+        Of LiSSA: examples in each term, drawn at random; all where not given.
+    seed : int
+    device : str or device, optional
+
+    Returns
+    -------
+    Scores
+        ``diagnostics`` has the solver, its steps and what it left.
+
+    Examples
+    --------
+    >>> inputs = torch.tensor([[1.0], [1.0]])
+    >>> tasks = {"low": (inputs, torch.zeros(2)), "high": (inputs, torch.full((2,), 2.0))}
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)  # the minimum over both tasks
+    >>> influence_scores(model, tasks, tasks["high"], loss="squared", damping=0.0).to_frame()["loss"].to_dict()
+    {'low': 0.5, 'high': -0.5}
+    """
+    if solver not in SOLVERS:
+        raise InputError(f"There is no solver {solver!r}. {did_you_mean(solver, SOLVERS)}")
+    for name, value in (("damping", damping), ("l2", l2)):
+        if not (math.isfinite(value) and value >= 0):
+            raise InputError(f"The '{name}' must be a finite number, 0 or more. Got {value!r}.")
+    problem = Problem(
+        model, tasks, targets, loss=loss, per_query=per_query, params=params, device=device, batched=False
+    )
+    (point,) = points_of(problem, [])
+    shares = shares_of(problem, weighting)
+    left = target_gradients(problem, point)
+    right = pulls(task_gradients(problem, point), shares, normalized=normalized)
+    weights = example_weights(problem, shares)
+    bend = Curvature(point, problem.loss, problem.tasks, weights, curvature, l2 + damping)
+    chosen = ("exact" if bend.size <= EXACT else "cg") if solver == "auto" else solver
+    fewer = left if len(left) <= len(right) else right
+    if chosen == "exact":
+        found = _exact(bend, fewer, damping)
+    elif chosen == "cg":
+        found = _conjugate(bend, fewer, tol, max_steps, damping, seed)
+    elif chosen == "lissa":
+        found = _lissa(bend, fewer, scale, max_steps, batch_size, damping, seed)
+    else:
+        from whence.baselines.ekfac import ekfac_solve
+
+        found = Solved(ekfac_solve(model, problem, fewer, l2 + damping), math.nan, 0)
+    coef = -(right @ found.vectors.T if fewer is left else found.vectors @ left.T)
+    told: dict[str, Any] = {"solver": chosen, "curvature": curvature, "steps": found.steps, "residual": found.residual}
+    return scores_of(problem, coef, "influence", diagnostics=told)
+
+
+def example_weights(problem: Problem, shares: Tensor) -> Tensor:
+    """Weight of each example in the training loss, (n,): the share of its task, divided among its examples."""
+    sizes = torch.as_tensor(problem.tasks.sizes, device=problem.device)
+    return (shares / sizes)[problem.tasks.owner]
+
+
+def _exact(bend: Curvature, right: Tensor, damping: float) -> Solved:
+    """Solve with the matrix itself, in double precision."""
+    values, vectors = torch.linalg.eigh(bend.matrix())
+    low, high = float(values[0]), float(values[-1])
+    if low <= high * 1e-14:
+        # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
+        _warn_indefinite(low, damping)
+    inverse = torch.where(values.abs() > high * 1e-14, 1 / values, 0.0)
+    return Solved((((right.double() @ vectors) * inverse) @ vectors.T).to(right), 0.0, 1)
+
+
+def _conjugate(bend: Curvature, right: Tensor, tol: float, max_steps: int, damping: float, seed: int) -> Solved:
+    found = conjugate_gradients(bend, right, tol=tol, max_steps=max_steps)
+    if found.indefinite:
+        _warn_indefinite(extremes(bend, right[0], seed=seed)[0], damping)
+    elif found.residual > tol:
+        warnings.warn(
+            f"Conjugate gradients stopped after {found.steps} steps with a residual of {found.residual:.1g} (tol "
+            f"{tol:.1g}): raise max_steps, or damping ({damping:g}).",
+            DataWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _lissa(
+    bend: Curvature, right: Tensor, scale: float | None, depth: int, batch_size: int | None, damping: float, seed: int
+) -> Solved:
+    low, high = extremes(bend, right[0], seed=seed)
+    used = 1.1 * high if scale is None else scale
+    n = len(bend.examples)
+    generator = torch.Generator().manual_seed(seed)
+
+    def product(vectors: Tensor) -> Tensor:
+        if batch_size is None or batch_size >= n:
+            return bend(vectors)
+        return bend(vectors, torch.randint(n, (batch_size,), generator=generator).to(vectors.device))
+
+    try:
+        # A sample of the examples may bend more than all of them do, now and then.
+        found = neumann(product, right, scale=used, depth=depth, slack=1.0 if batch_size is None else 10.0)
+    except DivergenceError as error:
+        if low < 0:
+            advice = f"the curvature is indefinite: raise damping ({damping:g}) by {-low:.2g} or more"
+        else:
+            advice = f"raise scale ({used:.3g}) above the largest eigenvalue, about {high:.3g}"
+        also = ", or use larger batches" if batch_size is not None else ""
+        raise InputError(f"LiSSA diverged at step {error.step}: {advice}{also}.") from None
+    if low < 0:
+        _warn_indefinite(low, damping)
+    elif found.residual > 0.1 and batch_size is None:
+        warnings.warn(
+            f"LiSSA's series is far from its end after {depth} terms (residual {found.residual:.1g}): raise max_steps, "
+            f"or damping ({damping:g}).",
+            DataWarning,
+            stacklevel=3,
+        )
+    return found
+
+
+def _warn_indefinite(low: float, damping: float) -> None:
+    least = damping - low
+    warnings.warn(
+        f"The curvature has an eigenvalue of about {low:.2g} with damping {damping:g}, so that the model is at no "
+        f"minimum of its loss and scores mean little: give damping above {least:.2g}, or curvature='gauss_newton'.",
+        DataWarning,
+        stacklevel=4,
+    )

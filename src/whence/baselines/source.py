@@ -1,0 +1,165 @@
+"""SOURCE: what each task did to the final weights, by approximate unrolling of the training in a few segments.
+
+Bae et al. (2024). Within a segment of N steps with learning rate η, gradients g_k and curvature H are taken as those of
+its checkpoints, averaged. A push at one step is then carried to the end of the segment by exp(−ηNH), and all pushes
+of the segment together move the weights by −(I − exp(−ηNH)) H⁻¹ p_k g_k. The target's gradient is carried backwards
+through the segments,
+
+    dF/ds_k = −Σ_l (S_L … S_{l+1} ∇F)ᵀ φ_l(H_l) p_k g_{k,l},
+    S_l = exp(−η_l N_l H_l),  φ_l(h) = (1 − exp(−η_l N_l h))/h,
+
+so that functions of the curvature are applied to as many vectors as there are targets. Unlike an influence function, it
+needs no trained-out model and no damping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whence.baselines.curvature import Curvature
+from whence.baselines.influence import EXACT, example_weights
+from whence.baselines.krylov import lanczos
+from whence.baselines.scores import Scores, pulls, scores_of, shares_of
+from whence.baselines.slopes import target_gradients, task_gradients
+from whence.baselines.tracin import check_rates
+from whence.errors import InputError
+from whence.estimators.points import Checkpoint, points_of
+from whence.estimators.problem import Problem
+from whence.examples import Given
+from whence.functional import Filter
+from whence.losses import Loss
+from whence.progress import track
+
+Apply = Callable[[Tensor], tuple[Tensor, Tensor]]  # vectors → φ(H) and S applied to them
+
+
+def source_scores(
+    model: nn.Module,
+    tasks: Given,
+    targets: Given,
+    *,
+    segments: Sequence[Sequence[Checkpoint]],
+    learning_rates: Sequence[float],
+    steps: Sequence[int],
+    loss: str | Loss = "cross_entropy",
+    per_query: bool = False,
+    params: Filter = None,
+    curvature: str = "gauss_newton",
+    l2: float = 0.0,
+    weighting: str = "task",
+    normalized: bool = True,
+    rank: int = 64,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+) -> Scores:
+    """SOURCE score of every task for the loss of every target, as an additive surrogate.
+
+    Parameters
+    ----------
+    model : nn.Module
+        At the end of the training on all tasks. It is never changed.
+    tasks : mapping of str to (inputs, labels) or Dataset
+    targets : (inputs, labels), Dataset, or mapping of str to those
+    segments : sequence of sequences of modules or state dicts
+        The checkpoints of each segment, in the order of training.
+    learning_rates : sequence of float
+        The mean learning rate of each segment.
+    steps : sequence of int
+        The number of updates in each segment.
+    loss : {"cross_entropy", "logistic", "squared"} or Loss
+    per_query : bool
+        Whether every query is a target of its own, instead of their mean.
+    params : str, iterable of str or callable, optional
+        Which parameters move; those that require a gradient where not given.
+    curvature : {"gauss_newton", "hessian"}
+        A Hessian with negative eigenvalues makes pushes grow, as it does in training.
+    l2 : float
+        Penalty ½ λ ‖W‖² that training added to the loss.
+    weighting : {"task", "sample"}
+        Whether tasks count equally in the loss, as in the paper, or their examples do.
+    normalized : bool
+        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
+    rank : int
+        Size of the Krylov space that functions of the curvature are computed in, for models that are not small.
+    seed : int
+        Nothing here is random; taken for the sake of a call that fits all methods.
+    device : str or device, optional
+
+    Returns
+    -------
+    Scores
+
+    Examples
+    --------
+    >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> found = source_scores(
+    ...     model, tasks, tasks["high"], loss="squared", segments=[[model]], learning_rates=[0.1], steps=[10_000]
+    ... )
+    >>> found.coef_.ravel().round(3)  # after so many steps: the influence function
+    array([ 0.5, -0.5])
+    """
+    problem = Problem(
+        model, tasks, targets, loss=loss, per_query=per_query, params=params, device=device, batched=False
+    )
+    parts = [list(part) for part in segments]
+    if not parts or not all(parts):
+        raise InputError("The 'segments' of SOURCE must be lists of checkpoints, none of them empty: [[a, b], [c]].")
+    rates = check_rates(learning_rates, len(parts), "segment")
+    lengths = np.asarray(steps)
+    if lengths.shape != (len(parts),) or lengths.dtype.kind not in "iu" or (lengths < 1).any():
+        raise InputError(f"The 'steps' of SOURCE must be a whole number above 0 for each segment. Got {steps!r}.")
+    shares = shares_of(problem, weighting)
+    weights = example_weights(problem, shares)
+    (end,) = points_of(problem, [])
+    carried = target_gradients(problem, end)
+    coef = torch.zeros((), dtype=torch.float64, device=problem.device)
+    order = list(zip(parts, rates, lengths.tolist(), strict=True))[::-1]
+    for checkpoints, rate, length in track(order, "segments"):
+        points = points_of(problem, checkpoints)
+        bends = [Curvature(point, problem.loss, problem.tasks, weights, curvature, l2) for point in points]
+        gradients = torch.stack([task_gradients(problem, point) for point in points]).mean(0)
+        pull = pulls(gradients, shares, normalized=normalized)
+        reached, carried = _segment(bends, rate * length, rank)(carried)
+        coef = coef - (pull @ reached.T).double()
+        if not bool(carried.isfinite().all()):
+            raise InputError(
+                "The pushes that SOURCE carries through the training grow beyond all bounds, along negative "
+                "eigenvalues of the Hessian: use curvature='gauss_newton'."
+            )
+    return scores_of(problem, coef, "SOURCE", diagnostics={"segments": len(parts)})
+
+
+def _segment(bends: list[Curvature], time: float, rank: int) -> Apply:
+    """Functions φ(H) and exp(−time H) of the mean curvature, applied to vectors."""
+
+    def reach(values: Tensor) -> Tensor:
+        x = (time * values).double()
+        return time * torch.where(x.abs() < 1e-8, 1.0, -torch.expm1(-x) / x)
+
+    def stay(values: Tensor) -> Tensor:
+        return torch.exp(-time * values.double())
+
+    if bends[0].size <= EXACT:
+        values, basis = torch.linalg.eigh(sum(bend.matrix() for bend in bends) / len(bends))
+
+        def exact(vectors: Tensor) -> tuple[Tensor, Tensor]:
+            turned = vectors.double() @ basis
+            return (turned * reach(values) @ basis.T).to(vectors), (turned * stay(values) @ basis.T).to(vectors)
+
+        return exact
+
+    def mean(vectors: Tensor) -> Tensor:
+        total: Tensor = sum(bend(vectors) for bend in bends) / len(bends)  # type: ignore[assignment]
+        return total
+
+    def krylov(vectors: Tensor) -> tuple[Tensor, Tensor]:
+        space = lanczos(mean, vectors, rank)
+        return space.apply(reach), space.apply(stay)
+
+    return krylov

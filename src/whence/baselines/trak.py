@@ -1,0 +1,150 @@
+"""TRAK: one Newton step of the linearised model, in the coordinates of a random projection.
+
+Park et al. (2023), with tasks for examples as in the paper. The model is linearised at its trained weights, as GradEx
+linearises it elsewhere (the features are the same, and so is the store for them); what is linearised is the margin
+of the label, or every output under the squared loss. With Φ the features, φ_k the mean feature of task k and q_k the
+mean slope of the loss by the margin, the score is
+
+    −q_F φ_Fᵀ (ΦᵀWΦ + λI)⁻¹ φ_k q_k p_k,
+
+averaged over checkpoints and projections. The curvature of the loss by the margin is left out, as in TRAK.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.baselines.scores import Scores, scores_of, shares_of
+from whence.errors import DataWarning, InputError
+from whence.estimators.gradex import GradEx
+from whence.examples import Examples, Given
+from whence.functional import Filter
+from whence.gradients.linearize import Linearization
+from whence.losses import Loss, Squared, loss_named
+
+
+def trak_scores(
+    model: nn.Module,
+    tasks: Given,
+    targets: Given,
+    *,
+    loss: str | Loss = "cross_entropy",
+    per_query: bool = False,
+    params: Filter = None,
+    kernel: str = "samples",
+    l2: float = 0.0,
+    weighting: str = "task",
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    **features: Any,
+) -> Scores:
+    """TRAK score of every task for the loss of every target, as an additive surrogate.
+
+    Parameters
+    ----------
+    model : nn.Module
+        As trained on all tasks. It is never changed.
+    tasks : mapping of str to (inputs, labels) or Dataset
+    targets : (inputs, labels), Dataset, or mapping of str to those
+    loss : {"cross_entropy", "logistic", "squared"} or Loss
+    per_query : bool
+        Whether every query is a target of its own, instead of their mean.
+    params : str, iterable of str or callable, optional
+        Which parameters move; those that require a gradient where not given.
+    kernel : {"samples", "tasks"}
+        Whose features ΦᵀWΦ is made of: those of all examples, as in TRAK, or the K means over tasks, as in the paper.
+    l2 : float
+        Penalty λ, as a share of the mean eigenvalue; directions without features count nothing where it is 0.
+    weighting : {"task", "sample"}
+        Whether tasks count equally in the loss, as in the paper, or their examples do.
+    seed : int
+        Of the projections.
+    device : str or device, optional
+    **features
+        How the model is linearised, as `whence.GradEx` takes it: rank, projection, route, checkpoints, n_projections,
+        examples, store, precision. A folder that GradEx filled with these settings and ``of="margin"`` is taken up.
+
+    Returns
+    -------
+    Scores
+
+    Examples
+    --------
+    >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> _ = nn.init.ones_(model.weight)
+    >>> trak_scores(model, tasks, tasks["high"], loss="squared", rank=1).coef_.ravel().round(3)
+    array([ 0.5, -0.5])
+    """
+    if kernel not in ("samples", "tasks"):
+        raise InputError(f"The 'kernel' of TRAK must be 'samples' or 'tasks'. Got {kernel!r}.")
+    of = "outputs" if isinstance(loss_named(loss), Squared) else "margin"
+    gradex = GradEx(
+        model, tasks, targets, loss=loss, per_query=per_query, params=params, of=of, weighting=weighting, seed=seed,
+        device=device, **features,
+    )  # fmt: skip
+    problem = gradex.problem
+    with warnings.catch_warnings():
+        # GradEx needs a point from which there is something to learn; TRAK one at which it has been learned.
+        warnings.filterwarnings("ignore", ".*has learned the tasks already", DataWarning)
+        members = gradex.members
+    shares = shares_of(problem, weighting).double()
+    owner = torch.arange(len(problem.targets), device=problem.device) if per_query else problem.targets.owner
+    coef = torch.zeros((), dtype=torch.float64, device=problem.device)
+    for member in members:
+        gradients, means = _means(member.tasks, member.tasks.examples.owner, gradex.loss)
+        left, _ = _means(member.targets, owner, gradex.loss)
+        if kernel == "tasks":
+            # Slope and feature are averaged each for itself.
+            slopes = _mean_slopes(member.tasks, gradex.loss)
+            gradients = torch.einsum("kc,kcr->kr", slopes, means)
+            gram = torch.einsum("k,kcr,kcs->rs", shares, means, means)
+        else:
+            gram = _gram(member.tasks, shares)
+        coef = coef - shares[:, None] * (gradients @ _solved(gram, left, l2).T) / len(members)
+    return scores_of(problem, coef, "TRAK", diagnostics={"members": len(members), "rank": members[0].tasks.rank})
+
+
+def _means(linear: Linearization, owner: Tensor, loss: Loss) -> tuple[Tensor, Tensor]:
+    """Means over groups of the projected gradient of the loss, (G, rank), and of the features, (G, C, rank)."""
+    sizes = torch.bincount(owner).double()
+    _, width, rank = linear.features.shape
+    gradients = torch.zeros(len(sizes), rank, dtype=torch.float64, device=linear.outputs.device)
+    means = torch.zeros(len(sizes), width, rank, dtype=torch.float64, device=linear.outputs.device)
+    for rows, features in linear.blocks(1):
+        slope = loss.slope(linear.outputs[rows].clone(), linear.examples.labels[rows])
+        gradients.index_add_(0, owner[rows], torch.einsum("nc,ncr->nr", slope, features).double())
+        means.index_add_(0, owner[rows], features.double())
+    return gradients / sizes[:, None], means / sizes[:, None, None]
+
+
+def _mean_slopes(linear: Linearization, loss: Loss) -> Tensor:
+    examples: Examples = linear.examples
+    slope = loss.slope(linear.outputs.clone(), examples.labels).double()
+    sizes = torch.bincount(examples.owner).double()
+    return slope.new_zeros(len(sizes), slope.shape[1]).index_add_(0, examples.owner, slope) / sizes[:, None]
+
+
+def _gram(linear: Linearization, shares: Tensor) -> Tensor:
+    """ΦᵀWΦ of all examples, (rank, rank), with the weight that each has in the loss."""
+    owner = linear.examples.owner
+    weights = (shares / torch.bincount(owner))[owner]
+    gram = torch.zeros(linear.rank, linear.rank, dtype=torch.float64, device=linear.outputs.device)
+    for rows, features in linear.blocks(1):
+        root = (features * weights[rows, None, None].sqrt().to(features)).reshape(-1, linear.rank)
+        gram += (root.T @ root).double()
+    return gram
+
+
+def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
+    """(gram + λI)⁻¹ applied to each row, or the pseudo-inverse where there is no penalty."""
+    values, vectors = torch.linalg.eigh(gram)
+    floor = values[-1] * len(values) * 1e-7  # of features in single precision
+    shifted = values + l2 * values.clamp_min(0).mean()
+    inverse = torch.where(values > floor, 1 / shifted, 1 / shifted if l2 > 0 else 0.0)
+    solved: Tensor = ((right @ vectors) * inverse) @ vectors.T
+    return solved
