@@ -117,13 +117,17 @@ def _print(answer: Answer, as_json: args.Json = False) -> None:
 
 def _about(model: "Model") -> dict[str, Any]:
     """What every document says of the runs and of the model."""
+    from whence.surrogates.fused import typical_slopes
+
     chosen = {model.target_names[t]: part.name for part in model.parts for t in part.targets}
+    trust = {"slopes": typical_slopes(model)} if model.rungs else {}
     return {
         "runs": model.outcomes.n_runs,
         "tasks": model.task_names,
         "targets": {name: direction(up) for name, up in zip(model.target_names, model.maximize, strict=True)},
         "surrogates": {name: chosen[name] for name in model.target_names},
         "quality": model.quality(),
+        **trust,
     }
 
 

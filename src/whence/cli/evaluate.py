@@ -33,13 +33,14 @@ def evaluate(
     """Compare with simpler methods on runs held out."""
     from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits, runs_needed
     from whence.progress import track
+    from whence.surrogates.rungs import learn_rungs
 
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
     linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
     cheap = args.read_estimates(estimates, runs)
     # Learned once: splits are of the true runs, and estimates are the same for all of them.
-    rungs = None if cheap is None else {name: whence.fit(table, seed=seed) for name, table in cheap.items()}
+    rungs = None if cheap is None else {rung.name: rung.model for rung in learn_rungs(cheap, runs, seed=seed)}
     methods: dict[str, Callable[[Outcomes], Any]] = {
         "whence": lambda train: whence.fit(train, estimates=rungs, seed=seed),
         "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),

@@ -328,7 +328,8 @@ def _fit_part(
     trials: tuple[Trial, ...] = ()
     folds = None if n_folds is None else folds_of(table, n_folds, seed)
     if folds is not None:
-        makers = {**yardsticks, **{key: partial(fitted, candidate) for key, candidate in candidates.items()}}
+        makers = dict(yardsticks)
+        makers.update({key: partial(fitted, candidate) for key, candidate in candidates.items()})
         trials = tuple(
             cross_validated(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating")
         )

@@ -270,18 +270,23 @@ def fusion_candidates(
     return {FUSED if enough else ESTIMATES: FusedSurrogate(own)}, FusedSurrogate(own, kernel=False)
 
 
+def typical_slopes(model: Model) -> dict[str, float]:
+    """Return the slope of every rung, the median over targets; 0 for those where true runs alone are used."""
+    slopes = np.zeros((len(model.rungs), model.outcomes.n_targets))
+    for part in model.parts:
+        if isinstance(part.surrogate, FusedSurrogate):
+            slopes[:, part.targets] = part.surrogate.slopes_.mean
+    return {rung.name: float(slope) for rung, slope in zip(model.rungs, np.median(slopes, axis=1), strict=True)}
+
+
 def trust_in_estimates(model: Model) -> str:
     """Return in words how far estimates are trusted, and what held-out true runs say of that."""
-    fused = [part for part in model.parts if isinstance(part.surrogate, FusedSurrogate)]
-    said = []
-    if fused:
-        slopes = np.concatenate([part.surrogate.slopes_.mean for part in fused], axis=1)
-        typical = np.median(slopes, axis=1)
-        each = [f"{slope:.2g} with {rung.name}" for rung, slope in zip(model.rungs, typical, strict=True)]
-        moves = f"{typical[0]:.2g}" if len(each) == 1 else ", ".join(each)
-        said.append(f"where they move by 1, the truth moves by {moves}")
+    if any(isinstance(part.surrogate, FusedSurrogate) for part in model.parts):
+        slopes = typical_slopes(model)
+        each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
+        said = [f"where they move by 1, the truth moves by {', '.join(each)}"]
     else:
-        said.append("none, as true runs alone predict as well without them")
+        said = ["none, as true runs alone predict as well without them"]
     scores = model.quality()
     words = {"lds_fused": "fused", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
     known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))

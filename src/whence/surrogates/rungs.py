@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -173,9 +174,10 @@ def _estimated(name: str, outcome_fn: Any, truth: Outcomes, seed: int) -> Outcom
     sizes = truth.subsets.sum(1)
     n = int(np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS))
     if truth.n_runs and np.ptp(sizes) == 0:
-        drawn = FixedSize(int(sizes[0])).draw(n_tasks, n, seed=seed)
+        size = int(sizes[0])
+        drawn = FixedSize(size).draw(n_tasks, min(n, comb(n_tasks, size)), seed=seed)
     else:
         keep_prob = float(np.clip(truth.subsets.mean(), 0.1, 0.9)) if truth.n_runs else 0.5
-        drawn = Bernoulli(keep_prob).draw(n_tasks, n, seed=seed)
+        drawn = Bernoulli(keep_prob).draw(n_tasks, min(n, 2**n_tasks - 1), seed=seed)
     subsets = np.unique(np.concatenate([truth.subsets, drawn]), axis=0)
     return measure(outcome_fn, subsets, tasks=truth.task_names, engine="inline", seed=seed, progress=False)
