@@ -52,6 +52,7 @@ def files(tmp_path, monkeypatch):
         ["predict", "--subset", "code,law"],
         ["select", "--size", "2"],
         ["suggest", "-n", "3"],
+        ["report", "-o", "page.html"],
     ],
     ids=lambda verb: verb[0],
 )

@@ -145,6 +145,14 @@ def test_a_model_with_its_tasks_in_another_order_is_refused(learned):
         whence.fit(runs, estimates=learned)
 
 
+def test_a_model_that_does_not_know_its_uncertainty_is_refused():
+    from sklearn.ensemble import RandomForestRegressor
+
+    forest = whence.fit(estimates(), surrogate=RandomForestRegressor(5, random_state=0), n_folds=None)
+    with pytest.raises(InputError, match=r"A RandomForestRegressor does not know how uncertain it is\. Fit the merge"):
+        whence.fit(true_runs(), estimates={"merge": forest})
+
+
 def test_estimates_and_a_surrogate_are_one_too_many(learned):
     with pytest.raises(InputError, match="give 'estimates' or 'surrogate', not both"):
         whence.fit(true_runs(), estimates=learned, surrogate=whence.AdditiveSurrogate())

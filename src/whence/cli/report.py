@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 def report(
     runs: "Outcomes",
     *,
+    estimates: args.Estimates = None,
     output: args.PageFile = Path("report.html"),
     rule: args.ReportRule = None,
     seed: args.Seed = 0,
@@ -31,7 +32,7 @@ def report(
     check_place(output)
     if rule is not None and rule is not args.RuleName.shift:
         refuse_mixtures(Model(runs, ()), rule.value)  # before the fit has cost its time
-    model = whence.fit(runs, seed=seed)
+    model = whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
     found = collect(model, rule=None if rule is None else rule.value, seed=seed)
     write_page(found, output)
     size = output.stat().st_size

@@ -97,25 +97,16 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         S, Y = np.asarray(X, np.float64), np.asarray(y, np.float64)
         self.single_target_ = Y.ndim == 1
         self.n_features_in_, self.n_targets_ = S.shape[1], len(self.rungs[0].columns)
-        Y = Y.reshape(len(S), self.n_targets_)
-        if not len(S):
-            # As if one run had come out at the mean of the estimates: it fixes the level, and tells nothing of slopes.
-            S, Y = np.zeros((1, S.shape[1])), np.mean([rung.level for rung in self.rungs], axis=0)[None]
-            C = np.zeros((len(self.rungs), *Y.shape))
-            counts = np.ones(1)
-        else:
-            S, Y, counts = merge_replicates(S, Y)
-            C = np.stack([rung.predict(S) - rung.level for rung in self.rungs])
+        S, Y, counts, C = self._merged(S, Y.reshape(len(S), self.n_targets_))
+        spread = np.stack([rung.spread for rung in self.rungs])
+        unit = typical_ratio(C, Y, spread)
         with_kernel = self.kernel and len(S) >= KERNEL_RUNS
-        unit = typical_ratio(C, Y, np.stack([rung.spread for rung in self.rungs]))
         residual: PosteriorSurrogate = _Level().fit(S, Y, counts)
-        self.slopes_ = _slopes(residual, self.rungs, C, Y, unit)
+        self.slopes_ = _slopes(residual, C, Y, unit, spread)
         for _ in range(ROUNDS):
-            rest = Y - self._sloped(C)
-            residual = (CombinedSurrogate(random_state=self.random_state) if with_kernel else _Level()).fit(
-                S, rest, counts
-            )
-            self.slopes_ = _slopes(residual, self.rungs, C, Y, unit)
+            residual = CombinedSurrogate(random_state=self.random_state) if with_kernel else _Level()
+            residual.fit(S, Y - self._sloped(C), counts)
+            self.slopes_ = _slopes(residual, C, Y, unit, spread)
         rest = Y - self._sloped(C)
         if len(S) >= CHECKED_RUNS:
             # A handful of residuals is mostly smaller than the next one will be (Student's t).
@@ -123,10 +114,19 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             self.residual_ = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
         else:
             # Too few to say how far off estimates are: they may be as far off as they vary.
-            doubt = np.abs(self._sloped(np.stack([rung.spread for rung in self.rungs]))) / np.sqrt(LEVEL_NOISE)
+            doubt = np.abs(self._sloped(spread)) / np.sqrt(LEVEL_NOISE)
             self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=doubt[t]))
         self.carried_ = tuple(_over(residual, lambda p, t, c=values: p.given(c[:, t])) for values in C)
         return self
+
+    def _merged(self, S: Array, Y: Array) -> tuple[Array, Array, Array, Array]:
+        """Distinct subsets, their mean outcomes and numbers of runs, and the centred estimates there, (R, m, T)."""
+        if not len(S):
+            # As if one run had come out at the mean of the estimates: it fixes the level, and tells nothing of slopes.
+            level = np.mean([rung.level for rung in self.rungs], axis=0)[None]
+            return np.zeros((1, S.shape[1])), level, np.ones(1), np.zeros((len(self.rungs), *level.shape))
+        S, Y, counts = merge_replicates(S, Y)
+        return S, Y, counts, np.stack([rung.predict(S) - rung.level for rung in self.rungs])
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
@@ -226,11 +226,11 @@ class _Level(PosteriorSurrogate):
         return self
 
 
-def _slopes(residual: PosteriorSurrogate, rungs: tuple[Rung, ...], C: Array, Y: Array, unit: Array) -> Slopes:
+def _slopes(residual: PosteriorSurrogate, C: Array, Y: Array, unit: Array, spread: Array) -> Slopes:
     """Slopes of the truth Y (m, T) on estimates C (R, m, T), given the process of what they leave over."""
     white_c, white_y, scale = np.empty_like(C), np.empty_like(Y), np.empty(Y.shape[1])
     # What is known of the size of residuals before there are any: that of the estimates, brought to the truth's scale.
-    expected = np.mean([u * rung.spread for u, rung in zip(unit, rungs, strict=True)], axis=0) ** 2
+    expected = (unit[:, None] * spread).mean(0) ** 2
     for group in residual.groups_:
         posterior, at = group.posterior, group.targets
         size = float(np.einsum("ij,ij->", posterior.factor, posterior.factor)) / len(posterior.X)

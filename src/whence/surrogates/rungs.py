@@ -126,6 +126,8 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
             _refuse_other(name, each.outcomes, truth)
             if each.task_names != truth.task_names:
                 raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
+            if odd := [part.name for part in each.parts if not hasattr(part.surrogate, "contrast_std")]:
+                raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
             model = each
         else:
             table = each if isinstance(each, Outcomes) else _estimated(name, each, truth, seed)
