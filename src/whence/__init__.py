@@ -7,11 +7,13 @@ Everything is a set function on tasks. The flow, and where each step lives::
 
     designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
     measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
-    estimators/      outcome functions of models: retrain.py (PyTorch; many at once) and refit.py (scikit-learn) are true,
-                     merge.py (task vectors), gradex.py and onestep.py (gradients only) are estimates
+    estimators/      outcome functions of models: retrain.py (PyTorch, many at once) and refit.py (scikit-learn) are
+                     true, merge.py (task vectors), gradex.py and onestep.py (gradients only) are estimates;
+                     ladder.py says what each costs
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
-    surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; choose.py picks one (``fit``);
-                     kernels.py is the algebra that prediction, tuning, attribution and interactions all read from
+    surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; fused.py: one of few true runs
+                     and many estimates; choose.py picks one (``fit``); kernels.py is the algebra that prediction,
+                     tuning, attribution and interactions all read from
     effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
     attribution.py   what each task does            interaction.py   what pairs do together
     selection.py     which subset to use            suggestion.py    which runs to make next
