@@ -1,0 +1,40 @@
+"""In-context learning: which demonstrations help a prompted language model, which clash, and which prompt to use.
+
+Tasks are candidate demonstrations, a subset is a prompt, and its outcome is what the model says of labelled queries.
+The flow, and where each step lives::
+
+    prompts.py     template, demonstrations, queries: as text, and as tokens that every other part works with
+    language.py    a causal language model: logits of label words, from tokens or from embeddings
+    outcomes.py    what both outcome functions share: from subsets to ordered prompts, from margins to outcomes
+    truth.py       Prompted: every prompt is run
+    slots.py       demonstrations of different lengths, aligned
+    estimate.py    AnchoredPrompts: one forward and backward pass per query, then a look-up per prompt
+    order.py       a surrogate of (subset, order), and the best order
+    choice.py      demonstrations for a query; the chosen prompt beside what it has to beat
+
+Both outcome functions work with `whence.measure` and, through it, with everything else: fit, attribute, select, report.
+"""
+
+from whence.icl.choice import Judged, explain, judge, nearest, sentence_vectors
+from whence.icl.estimate import AnchoredPrompts
+from whence.icl.language import LanguageModel
+from whence.icl.order import OrderSurrogate, best_order
+from whence.icl.prompts import Example, Prompts, Template, read_examples
+from whence.icl.truth import Prompted
+
+__all__ = [
+    "AnchoredPrompts",
+    "Example",
+    "Judged",
+    "LanguageModel",
+    "OrderSurrogate",
+    "Prompted",
+    "Prompts",
+    "Template",
+    "best_order",
+    "explain",
+    "judge",
+    "nearest",
+    "read_examples",
+    "sentence_vectors",
+]

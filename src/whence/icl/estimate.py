@@ -1,0 +1,260 @@
+"""Estimates of prompts in embedding space: one forward and backward pass per query, then a look-up per prompt.
+
+The cheap outcome function (paper, appendix, "Gradient estimation for in-context learning"). At an anchor prompt S₀,
+
+    f(φ(S, x)) ≈ f(φ(S₀, x)) + ⟨∇f(φ(S₀, x)), φ(S, x) − φ(S₀, x)⟩,
+
+and with demonstrations aligned in slots (:mod:`.slots`) the inner product is a sum over slots of numbers that depend on
+the query, the slot and the demonstration in it. These are computed once; any prompt is the sum of a few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from whence.errors import InputError, counted, did_you_mean
+from whence.estimators.memory import Chunks, bytes_for_backward, free_bytes
+from whence.estimators.subsets import Floats
+from whence.icl.language import LanguageModel, end_together
+from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
+from whence.icl.prompts import Prompts
+from whence.icl.slots import align
+from whence.progress import track
+
+Outputs = Literal["margin", "logits"]
+Anchors = int | str | Sequence[Sequence[int]]
+MEAN = "mean"
+BLOCK_BYTES = 1 << 26  # of sums that are looked up at once
+
+
+@dataclass(frozen=True)
+class Table:
+    """What prompts of n demonstrations are summed from, averaged over anchors.
+
+    Attributes
+    ----------
+    base : ndarray of shape (Q, O)
+        Outputs at the anchor.
+    change : ndarray of shape (n, K, Q, O)
+        What changes when a demonstration takes the place of the anchor's in a slot.
+    """
+
+    base: NDArray[np.float32]
+    change: NDArray[np.float32]
+
+    def outputs(self, sequences: NDArray[np.intp]) -> Floats:
+        """Outputs (m, Q, O) of prompts (m, n)."""
+        found = np.repeat(self.base[None], len(sequences), axis=0).astype(np.float64)
+        for slot, demos in enumerate(sequences.T):
+            found += self.change[slot, demos]
+        return found
+
+
+class AnchoredPrompts(PromptOutcomes):
+    """Outcome function that estimates prompts from gradients at anchor prompts.
+
+    Parameters
+    ----------
+    model, prompts, metrics, per_query, order
+        As for `Prompted`.
+    anchors : int, "mean", or sequence of prompts
+        So many random prompts, over which estimates are averaged; or one whose every slot holds the mean embedding of
+        all demonstrations; or prompts given as places of demonstrations, all of one length.
+    outputs : {"margin", "logits"}
+        What is linear in the embeddings: the margin of the right label word (one backward pass per query), or the logit
+        of every label word (a pass each), which `logits` then returns.
+    slot_tokens : int, optional
+        Width of a slot; longer demonstrations lose the first tokens of their text. That of the longest where not given.
+    seed : int
+        Of random anchors.
+
+    Attributes
+    ----------
+    task_names, maximize, provenance
+        As `whence.measure` reads them.
+    """
+
+    batch_size = 4096
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Prompts,
+        *,
+        metrics: str | Sequence[str] = "loss",
+        per_query: bool = False,
+        order: Order = "listed",
+        anchors: Anchors = 4,
+        outputs: Outputs = "margin",
+        slot_tokens: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
+        if outputs not in ("margin", "logits"):
+            raise InputError(f"There are no outputs {outputs!r}. {did_you_mean(str(outputs), ('margin', 'logits'))}")
+        if outputs == "margin" and "accuracy" in self.metrics and len(prompts.label_tokens) > 2:
+            raise InputError("The accuracy of more than two labels takes all logits: give outputs='logits'.")
+        self.kind, self.seed = outputs, seed
+        self.anchors = self._anchors(anchors)
+        self.tokens, self.has = align(prompts.demo_tokens, slot_tokens)
+        self._tables: dict[int, Table] = {}
+
+    def _anchors(self, given: Anchors) -> int | str | list[NDArray[np.intp]]:
+        if isinstance(given, str):
+            if given != MEAN:
+                raise InputError(f"The 'anchors' must be a number, 'mean', or prompts. Got {given!r} instead.")
+            return given
+        if isinstance(given, int):
+            if given < 1:
+                raise InputError(f"There must be at least one anchor. Got {given}.")
+            return given
+        rows = [self._checked(row) for row in given]
+        if not rows or len({len(row) for row in rows}) > 1 or not len(rows[0]):
+            raise InputError("Anchors given as prompts must be at least one, and all of the same length.")
+        return rows
+
+    @property
+    def provenance(self) -> dict[str, str]:
+        """How the outcomes were made."""
+        if isinstance(self.anchors, list):
+            anchors = counted(len(self.anchors), "given anchor")
+        else:
+            anchors = "the mean" if self.anchors == MEAN else f"{self.anchors} random, seed {self.seed}"
+        slots = f"{self.tokens.shape[1]} tokens"
+        return {
+            "outcomes": "first order in embeddings", "anchors": anchors, "slots": slots, "order": self.order,
+            "template": self.prompts.template.text,
+        }  # fmt: skip
+
+    def values(self, sequences: Sequence[ArrayLike]) -> dict[str, Floats]:
+        """Values (m, Q) of each metric, of prompts given as demonstrations in the order in which they stand."""
+        found, answers = self._outputs(sequences), self.prompts.answers
+        if self.kind == "margin":
+            return values_of(found[..., 0], None, answers)
+        return values_of(margins(found, answers), found, answers)
+
+    def logits(self, sequences: Sequence[ArrayLike]) -> Floats:
+        """Logits (m, Q, C) of the label words; needs ``outputs="logits"``."""
+        if self.kind != "logits":
+            raise InputError("Only margins were estimated. Make AnchoredPrompts with outputs='logits'.")
+        return self._outputs(sequences)
+
+    def table(self, shots: int) -> Table:
+        """What prompts of so many demonstrations are summed from; computed when first asked for."""
+        if shots not in self._tables:
+            self._tables[shots] = self._linearized(shots)
+        return self._tables[shots]
+
+    def effects(self, shots: int) -> Floats:
+        """What each demonstration does to each query, (K, Q), by the margin, in prompts of so many.
+
+        The change when it takes the place of an average one, averaged over slots; for ``outputs="margin"``.
+        """
+        if self.kind != "margin":
+            raise InputError("Effects are those on margins. Make AnchoredPrompts with outputs='margin'.")
+        change = self.table(shots).change[..., 0].mean(0).astype(np.float64)
+        return np.asarray(change - change.mean(0))
+
+    def _outputs(self, sequences: Sequence[ArrayLike]) -> Floats:
+        rows = [self._checked(sequence) for sequence in sequences]
+        n_outputs = 1 if self.kind == "margin" else len(self.prompts.label_tokens)
+        found = np.empty((len(rows), len(self.prompts.queries), n_outputs))
+        sizes = np.array([len(row) for row in rows])
+        for size in np.unique(sizes):
+            table = self.table(int(size))
+            where = np.flatnonzero(sizes == size)
+            step = max(1, BLOCK_BYTES // (8 * table.base.size))
+            for start in range(0, len(where), step):
+                part = where[start : start + step]
+                found[part] = table.outputs(np.array([rows[at] for at in part]).reshape(len(part), int(size)))
+        return found
+
+    # ---- at the anchors ----------------------------------------------------------------------------------
+
+    def _linearized(self, shots: int) -> Table:
+        self.model.check_length(self.prompts.longest(shots), shots)
+        with torch.no_grad():
+            # Where a demonstration has no token, its embedding is 0 and does not count.
+            has = torch.as_tensor(self.has, device=self.model.device)
+            demos = self.model.embed(self.tokens) * has[..., None]
+        anchors = self._filled(shots, demos, has)
+        parts = [self._at(*anchor, demos, has) for anchor in track(anchors, "Anchors")]
+        base, change = (np.mean([part[at] for part in parts], axis=0) for at in (0, 1))
+        return Table(base, np.ascontiguousarray(change))
+
+    def _filled(self, shots: int, demos: Tensor, has: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Slots of every anchor: embeddings (n, w, d), and where they have a token (n, w)."""
+        if isinstance(self.anchors, list):
+            if len(self.anchors[0]) != shots:
+                raise InputError(
+                    f"The anchors have {counted(len(self.anchors[0]), 'demonstration')}, so there are no estimates of "
+                    f"prompts with {shots}. Give a number of anchors, or 'mean'."
+                )
+            rows = self.anchors
+        elif self.anchors == MEAN:
+            count = has.sum(0)
+            mean = demos.sum(0) / count.clamp_min(1)[:, None]
+            # As long as the typical demonstration: what only the longest have is left out.
+            kept = 2 * count >= len(has)
+            return [(mean.expand(shots, -1, -1), kept.expand(shots, -1))]
+        else:
+            rng = np.random.default_rng([self.seed, shots])
+            replace = shots > len(demos)
+            rows = [rng.choice(len(demos), shots, replace=replace) for _ in range(int(self.anchors))]
+            rows = rows if shots else rows[:1]
+        places = [torch.as_tensor(row, device=demos.device, dtype=torch.long) for row in rows]
+        return [(demos[row], has[row]) for row in places]
+
+    def _at(self, anchor: Tensor, kept: Tensor, demos: Tensor, has: Tensor) -> tuple[Floats, Floats]:
+        """Outputs (Q, O) at one anchor, and changes (n, K, Q, O)."""
+        n_queries, shots = len(self.prompts.queries), len(anchor)
+        flat, present = demos.float().flatten(1), has.float()
+
+        def some(rows: slice) -> tuple[Tensor, Tensor]:
+            slots = anchor.flatten(0, 1).expand(rows.stop - rows.start, -1, -1).clone().requires_grad_()
+            outputs = self._run(slots, kept, rows)
+            changes = []
+            for at in range(outputs.shape[1]) if shots else ():
+                more = at + 1 < outputs.shape[1]
+                (gradient,) = torch.autograd.grad(outputs[:, at].sum(), slots, retain_graph=more)
+                gradient = gradient.float().reshape(-1, *anchor.shape)
+                own = (gradient * anchor.float()).sum(-1)  # (b, n, w)
+                changes.append(gradient.flatten(2) @ flat.T - own @ present.T)  # (b, n, K)
+            empty = outputs.new_zeros(len(outputs), 0, len(demos), outputs.shape[1])
+            return outputs.detach(), torch.stack(changes, -1) if changes else empty
+
+        parts = Chunks(self._rows_at_once(anchor, kept)).run(n_queries, some)
+        outputs, changes = (torch.cat(tensors).cpu().numpy() for tensors in zip(*parts, strict=True))
+        return outputs, np.moveaxis(changes, 0, 2)
+
+    def _rows_at_once(self, anchor: Tensor, kept: Tensor) -> int:
+        """How many queries fit into memory with their backward pass."""
+        longest = int(np.argmax([len(tokens) for tokens in self.prompts.query_tokens]))
+        slots = anchor.flatten(0, 1)[None].clone().requires_grad_()
+        needed = bytes_for_backward(lambda: self._run(slots, kept, slice(longest, longest + 1)))
+        return int(np.clip(free_bytes(self.model.device) // max(needed, 1), 1, self.model.batch_size))
+
+    def _run(self, slots: Tensor, kept: Tensor, rows: slice) -> Tensor:
+        """Outputs (b, O) of queries after slots (b, n·w, d)."""
+        tokens, mask = end_together(self.prompts.query_tokens[rows])
+        queries, head = self.model.embed(tokens), self.model.embed(self.prompts.head)
+        ones = torch.ones(len(tokens), len(head), dtype=torch.long, device=slots.device)
+        seen = kept.flatten().long().expand(len(tokens), -1)
+        embeds = torch.cat([head.expand(len(tokens), -1, -1), slots, queries], dim=1)
+        masks = torch.cat([ones, seen, torch.as_tensor(mask, device=slots.device)], dim=1)
+        logits = self.model.logits(embeds, masks, self.prompts.label_tokens)
+        return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[rows])
+
+
+def _margins(logits: Tensor, answers: NDArray[np.intp]) -> Tensor:
+    """Margins (b, 1), with their gradients."""
+    right = torch.as_tensor(answers, device=logits.device)[:, None]
+    others = logits.scatter(1, right, -torch.inf)
+    return logits.gather(1, right) - others.logsumexp(1, keepdim=True)

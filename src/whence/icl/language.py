@@ -1,0 +1,233 @@
+"""A causal language model of Hugging Face: the logits of label words after a prompt, from tokens or from embeddings.
+
+Beside the flow: the only part that knows how such models are loaded and called. Prompts of a batch end together, so
+that the last place is that of the label word in all of them; padding is masked, and not counted in positions.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from whence.errors import InputError, counted
+from whence.estimators.memory import Chunks
+from whence.icl.prompts import Tokens
+
+
+class LanguageModel:
+    """A causal language model and its tokenizer.
+
+    Parameters
+    ----------
+    model : transformers.PreTrainedModel
+        Its parameters are frozen, and it is set to behave as in use.
+    tokenizer : transformers tokenizer
+    batch_size : int
+        Prompts at once; halved whenever memory runs out.
+
+    Attributes
+    ----------
+    context : int
+        Tokens that a prompt may have, as the model's configuration says.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64) -> None:
+        self.model: nn.Module = model.eval().requires_grad_(False)
+        self.tokenizer = tokenizer
+        self.config = model.config
+        self._embeddings: nn.Module = model.get_input_embeddings()
+        self._accepts = set(inspect.signature(model.forward).parameters)
+        self._chunks = Chunks(batch_size)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        device: str | torch.device | None = None,
+        dtype: torch.dtype | str = "auto",
+        batch_size: int = 64,
+    ) -> LanguageModel:
+        """Load a model and its tokenizer from a folder, or from a GGUF file.
+
+        Parameters
+        ----------
+        path : path
+            Folder as ``save_pretrained`` writes it, or a file ``*.gguf``. Nothing is downloaded.
+        device : str or device, optional
+            CUDA where there is one, if not given.
+        dtype : dtype or str
+            "auto": as stored.
+        batch_size : int
+        """
+        place = Path(path)
+        transformers = import_transformers()
+        if not place.exists():
+            raise InputError(f"{place}: there is no such folder. Give the folder of a model, or a GGUF file.")
+        folder, more = (str(place.parent), {"gguf_file": place.name}) if place.is_file() else (str(place), {})
+        if not more and not (place / "config.json").exists():
+            raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **more)
+        except Exception as error:  # transformers raises half a dozen kinds
+            raise InputError(
+                f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
+                f"tokenizer.save_pretrained(folder). ({_first_line(error)})"
+            ) from error
+        where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        # The fused kernels of the processor are slower for prompts this short, and lack some derivatives.
+        attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
+        try:
+            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                folder, local_files_only=True, dtype=dtype, **attention, **more
+            )
+        except Exception as error:
+            raise InputError(f"{place}: the model cannot be loaded ({_first_line(error)}).") from error
+        return cls(model.to(where), tokenizer, batch_size=batch_size)
+
+    @property
+    def batch_size(self) -> int:
+        """Prompts at once."""
+        return self._chunks.size
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    @property
+    def context(self) -> int:
+        """Tokens that a prompt may have."""
+        config = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
+        most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        return int(most) if most else 1 << 30
+
+    @property
+    def start(self) -> list[int]:
+        """Special tokens that the tokenizer puts before a text."""
+        text = "x"
+        plain = self.encode(text)
+        full = list(self.tokenizer(text).input_ids)
+        places = range(len(full) - len(plain) + 1)
+        return next((full[:at] for at in places if full[at : at + len(plain)] == plain), [])
+
+    def encode(self, text: str) -> list[int]:
+        """Tokens of a text, without special ones."""
+        return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """Embeddings (…, d) of tokens."""
+        embeddings: Tensor = self._embeddings(torch.as_tensor(tokens, device=self.device))
+        return embeddings
+
+    def check_length(self, n_tokens: int, shots: int) -> None:
+        """Refuse prompts of so many tokens that do not fit into the context."""
+        if n_tokens > self.context:
+            raise InputError(
+                f"The longest prompt of {counted(shots, 'demonstration')} has {n_tokens} tokens, and the model reads "
+                f"at most {self.context}. Use fewer shots, or leave the longest demonstrations out."
+            )
+
+    def logits(self, embeds: Tensor, mask: Tensor, label_tokens: Tokens) -> Tensor:
+        """Logits (b, C) of label words, after prompts that end together.
+
+        Parameters
+        ----------
+        embeds : tensor of shape (b, n, d)
+        mask : tensor of shape (b, n)
+            1 where there is a token. Positions are counted over those.
+        label_tokens : ndarray of shape (C,)
+        """
+        positions = (mask.cumsum(1) - 1).clamp_min(0)
+        return self._last(label_tokens, inputs_embeds=embeds, attention_mask=mask, position_ids=positions)
+
+    def after(self, prefix: Tokens, queries: Sequence[Tokens], label_tokens: Tokens) -> Tensor:
+        """Logits (Q, C) of label words after each query, all of which follow the same prefix.
+
+        The prefix is read once, and what the model keeps of it is shared by all queries.
+        """
+        with torch.inference_mode():
+            kept = None
+            if len(prefix) and "past_key_values" in self._accepts:
+                tokens = torch.as_tensor(prefix, device=self.device)[None]
+                kept = getattr(self._call(input_ids=tokens, use_cache=True), "past_key_values", None)
+            if kept is None or not hasattr(kept, "batch_repeat_interleave"):
+                kept, queries = None, [np.concatenate([prefix, query]) for query in queries]
+            rows = list(queries)
+            return torch.cat(
+                self._chunks.run(len(rows), lambda part: self._queries(kept, prefix, rows[part], label_tokens))
+            )
+
+    def _queries(self, kept: Any, prefix: Tokens, queries: Sequence[Tokens], label_tokens: Tokens) -> Tensor:
+        tokens, mask = (torch.as_tensor(array, device=self.device) for array in end_together(queries))
+        known = 0 if kept is None else len(prefix)
+        positions = known + (mask.cumsum(1) - 1).clamp_min(0)
+        more: dict[str, Any] = {}
+        if kept is not None:
+            more["past_key_values"] = copy.deepcopy(kept)
+            more["past_key_values"].batch_repeat_interleave(len(queries))
+            mask = torch.cat([mask.new_ones(len(queries), known), mask], dim=1)
+        return self._last(label_tokens, input_ids=tokens, attention_mask=mask, position_ids=positions, **more)
+
+    def _last(self, label_tokens: Tokens, **given: Any) -> Tensor:
+        logits: Tensor = self._call(**given, logits_to_keep=1).logits[:, -1]
+        return logits[:, torch.as_tensor(label_tokens, device=logits.device)].float()
+
+    def _call(self, **given: Any) -> Any:
+        """Call the model with what it has parameters for."""
+        return self.model(**{name: value for name, value in given.items() if name in self._accepts})
+
+
+def import_transformers() -> Any:
+    """The library of language models.
+
+    It imports torchvision wherever it is installed, and one that was built for another PyTorch cannot be imported. That
+    must not keep models of text from loading, so such a torchvision is treated as not installed.
+    """
+    if "torchvision" not in sys.modules and importlib.util.find_spec("torchvision"):
+        try:
+            importlib.import_module("torchvision")
+        except Exception:
+            sys.modules["torchvision"] = None  # type: ignore[assignment]
+    try:
+        import transformers
+    except ImportError as error:
+        raise InputError('Language models need transformers: pip install "whence[hf]".') from error
+    return transformers
+
+
+def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
+    """Rows of tokens (b, n) that end together, and where there is a token.
+
+    Padding comes after the first token of the shorter ones: what is masked may be anywhere, but a place from which
+    nothing can be seen makes some attention kernels return NaN.
+
+    Examples
+    --------
+    >>> tokens, mask = end_together([np.array([5, 8]), np.array([6, 7, 8])])
+    >>> tokens.tolist(), mask.tolist()
+    ([[5, 0, 8], [6, 7, 8]], [[1, 0, 1], [1, 1, 1]])
+    """
+    width = max(len(row) for row in rows)
+    tokens, mask = np.zeros((2, len(rows), width), dtype=np.int64)
+    for at, row in enumerate(rows):
+        rest = slice(width - len(row) + 1, None)
+        tokens[at, 0], tokens[at, rest] = row[0], row[1:]
+        mask[at, 0], mask[at, rest] = 1, 1
+    if min(len(row) for row in rows) == 1 and width > 1:
+        raise InputError("A prompt must have at least two tokens. Write more into the template.")
+    return tokens, mask
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

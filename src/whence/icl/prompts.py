@@ -1,0 +1,291 @@
+"""Prompts: a template, candidate demonstrations and labelled queries, as text and as tokens.
+
+Where in-context learning begins. Every demonstration is tokenized once, on its own, and a prompt is a row of such
+pieces: so a demonstration is the same tokens wherever it stands, in prompts that are run and in estimates.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.errors import InputError, did_you_mean, some_of
+
+Tokens = NDArray[np.int64]
+Encode = Callable[[str], Sequence[int]]
+TEMPLATE = "Text: {text}\nLabel: {label}\n\n"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text with its label, and what it is called in tables."""
+
+    text: str
+    label: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Template:
+    r"""How a demonstration and a query are written.
+
+    Parameters
+    ----------
+    text : str
+        One demonstration, with ``{text}`` and after it ``{label}``; it should end with a line break. A query is the
+        same up to its label.
+    instruction : str
+        What comes before the first demonstration.
+
+    Examples
+    --------
+    >>> template = Template("Review: {text}\nSentiment: {label}\n\n")
+    >>> template.demonstration("fine", "good")
+    'Review: fine\nSentiment: good\n\n'
+    >>> template.query("dull")
+    'Review: dull\nSentiment:'
+    """
+
+    text: str = TEMPLATE
+    instruction: str = ""
+
+    def __post_init__(self) -> None:
+        if self.text.count("{text}") != 1 or self.text.count("{label}") != 1:
+            raise InputError(f"The template must have {{text}} and {{label}} in it, once each. Got {self.text!r}.")
+        if self.text.index("{text}") > self.text.index("{label}"):
+            raise InputError(f"The template must have {{text}} before {{label}}. Got {self.text!r}.")
+
+    @property
+    def cue(self) -> str:
+        """What stands between the text and the spaces before the label."""
+        return self.text.partition("{label}")[0].partition("{text}")[2].rstrip(" ")
+
+    @property
+    def gap(self) -> str:
+        """The spaces before the label, which belong to the token of the label word."""
+        before = self.text.partition("{label}")[0]
+        return before[len(before.rstrip(" ")) :]
+
+    def demonstration(self, text: str, word: str) -> str:
+        """Text of a demonstration with its label word."""
+        before, _, after = self.text.partition("{label}")
+        return before.replace("{text}", text) + word + after
+
+    def query(self, text: str) -> str:
+        """Text of a query, up to where its label word would follow."""
+        return self.text.partition("{label}")[0].rstrip(" ").replace("{text}", text)
+
+
+@dataclass(frozen=True, eq=False)
+class Prompts:
+    """Demonstrations and queries as tokens; make one with `Prompts.of`.
+
+    Attributes
+    ----------
+    demos, queries : tuple of Example
+    template : Template
+    words : dict of str to str
+        Label word of every label.
+    head : ndarray
+        Tokens before the first demonstration.
+    demo_tokens, query_tokens : tuple of ndarray
+    label_tokens : ndarray of shape (C,)
+        Token of each label word, in the order of ``words``.
+    answers : ndarray of shape (Q,)
+        Which of the labels is that of each query.
+    """
+
+    demos: tuple[Example, ...]
+    queries: tuple[Example, ...]
+    template: Template
+    words: dict[str, str]
+    head: Tokens
+    demo_tokens: tuple[Tokens, ...]
+    query_tokens: tuple[Tokens, ...]
+    label_tokens: Tokens
+    answers: NDArray[np.intp]
+    encode: Encode
+
+    @classmethod
+    def of(
+        cls,
+        encode: Encode,
+        demos: Sequence[Example],
+        queries: Sequence[Example],
+        *,
+        template: Template | None = None,
+        words: Mapping[str, str] | None = None,
+        start: Sequence[int] = (),
+    ) -> Prompts:
+        r"""Tokenize demonstrations and queries.
+
+        Parameters
+        ----------
+        encode : callable
+            Tokens of a text, without special ones.
+        demos, queries : sequence of Example
+        template : Template, optional
+        words : mapping of label to word, optional
+            What the model is to say for each label; the label itself where not given.
+        start : sequence of int
+            Special tokens that open every prompt.
+
+        Examples
+        --------
+        >>> def encode(text):
+        ...     return [len(piece) for piece in text.split()]
+        >>> demos = [Example("good film", "yes", "a"), Example("bad film", "no", "b")]
+        >>> prompts = Prompts.of(encode, demos, [Example("a fine film", "yes", "q")])
+        >>> [len(tokens) for tokens in prompts.demo_tokens], prompts.answers.tolist()
+        ([5, 5], [1])
+        >>> prompts.text([1])
+        'Text: bad film\nLabel: no\n\n'
+        """
+        template = Template() if template is None else template
+        for what, examples in (("demonstration", demos), ("query", queries)):
+            if not examples:
+                raise InputError(f"There must be at least one {what}. Got none.")
+        named = _words([*demos, *queries], words)
+        labels = list(named)
+        return cls(
+            demos=tuple(demos),
+            queries=tuple(queries),
+            template=template,
+            words=named,
+            head=_tokens([*start, *(encode(template.instruction) if template.instruction else ())]),
+            demo_tokens=tuple(_tokens(encode(template.demonstration(e.text, named[e.label]))) for e in demos),
+            query_tokens=tuple(_tokens(encode(template.query(e.text))) for e in queries),
+            label_tokens=_label_tokens(encode, template, named),
+            answers=np.array([labels.index(e.label) for e in queries]),
+            encode=encode,
+        )
+
+    def asking(self, queries: Sequence[Example]) -> Prompts:
+        """Return the same demonstrations with other queries, as for a check on ones that nothing was chosen by."""
+        if not queries:
+            raise InputError("There must be at least one query. Got none.")
+        labels = list(self.words)
+        if odd := sorted({example.label for example in queries} - set(labels)):
+            raise InputError(f"The queries have labels that nothing is known of: {some_of(odd)}. Known: {labels}.")
+        return replace(
+            self,
+            queries=tuple(queries),
+            query_tokens=tuple(_tokens(self.encode(self.template.query(e.text))) for e in queries),
+            answers=np.array([labels.index(e.label) for e in queries]),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the demonstrations."""
+        return tuple(example.name for example in self.demos)
+
+    def prefix(self, sequence: Iterable[int]) -> Tokens:
+        """Tokens of a prompt up to its query: the head, and demonstrations in this order."""
+        return np.concatenate([self.head, *(self.demo_tokens[k] for k in sequence)])
+
+    def text(self, sequence: Iterable[int]) -> str:
+        """Prompt up to its query, as text."""
+        shown = (self.demos[k] for k in sequence)
+        return self.template.instruction + "".join(
+            self.template.demonstration(example.text, self.words[example.label]) for example in shown
+        )
+
+    def longest(self, shots: int) -> int:
+        """Number of tokens of the longest prompt with so many demonstrations."""
+        sizes = sorted((len(tokens) for tokens in self.demo_tokens), reverse=True)
+        return len(self.head) + sum(sizes[:shots]) + max(len(tokens) for tokens in self.query_tokens)
+
+
+def read_examples(
+    path: str | os.PathLike[str], *, text: str = "text", label: str = "label", prefix: str = "d"
+) -> list[Example]:
+    """Examples of a file with one JSON object per line.
+
+    Parameters
+    ----------
+    path : path
+    text, label : str
+        Fields of the objects. A field ``id``, where there is one, is the name of the example.
+    prefix : str
+        Names are this and a number where there is no ``id``.
+    """
+    where = Path(path)
+    try:
+        lines = where.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: this is not text in UTF-8. Give a file with one JSON object per line.") from error
+    found: list[Example] = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            record = _record(line, f"{where}, line {number}")
+            content, answer = (_field(record, name, f"{where}, line {number}") for name in (text, label))
+            found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
+    if not found:
+        raise InputError(f"{where}: the file is empty. Give one JSON object per line, with {text!r} and {label!r}.")
+    names = [example.name for example in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"{where}: the ids must differ. Given more than once: {some_of(twice)}.")
+    return found
+
+
+def _record(line: str, where: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: this is not JSON ({error.msg}). Give one object per line.") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{where}: there must be an object with its fields. Got {type(record).__name__}.")
+    return record
+
+
+def _field(record: Mapping[str, Any], name: str, where: str) -> str:
+    value = record.get(name)
+    if value is None or (isinstance(value, str) and not value.strip()):
+        if name in record:
+            raise InputError(f"{where}: the field {name!r} is empty. Fill it in, or leave the line out.")
+        raise InputError(f"{where}: there is no field {name!r}. {did_you_mean(name, record)}")
+    if isinstance(value, dict | list):
+        raise InputError(f"{where}: the field {name!r} must be text or a number. Got {type(value).__name__}.")
+    return str(value)
+
+
+def _words(examples: Iterable[Example], given: Mapping[str, str] | None) -> dict[str, str]:
+    """Word of every label, in the order of labels."""
+    labels = sorted({example.label for example in examples})
+    if given is not None and (odd := [label for label in labels if label not in given]):
+        raise InputError(f"There is no label word for {some_of(odd)}. {did_you_mean(odd[0], given)}")
+    words = dict(given) if given is not None else {label: label for label in labels}
+    if len(words) < 2:
+        raise InputError(f"There must be at least two labels to tell apart. Got {some_of(words)}.")
+    return words
+
+
+def _label_tokens(encode: Encode, template: Template, words: Mapping[str, str]) -> Tokens:
+    """The one token of each label word, as it follows the cue."""
+    found: dict[int, str] = {}
+    # A cue may be empty, or spaces only, which tokenizers join with what follows: a word shows where it ends.
+    before = list(encode("x" + template.cue))
+    for label, word in words.items():
+        after = list(encode("x" + template.cue + template.gap + word))
+        if after[: len(before)] != before or len(after) != len(before) + 1:
+            raise InputError(
+                f"The label word {word!r} must be one token of the model after {template.cue!r}. It is "
+                f"{max(len(after) - len(before), 0)}: choose shorter words, as in words={{{label!r}: 'yes', …}}."
+            )
+        if after[-1] in found:
+            raise InputError(f"The label words {found[after[-1]]!r} and {word!r} are the same token. Choose others.")
+        found[after[-1]] = word
+    return _tokens(list(found))
+
+
+def _tokens(given: Sequence[int]) -> Tokens:
+    return np.asarray(given, dtype=np.int64)
