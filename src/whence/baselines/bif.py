@@ -156,7 +156,9 @@ class _Chains:
         self.generator = torch.Generator(problem.device).manual_seed(seed)
         self.rows = torch.Generator().manual_seed(seed)
         self.taken = 0
-        self.start_loss = float((weights * self._losses(problem.tasks)[0]).sum())
+        # A draw costs half a unit of βL for each parameter; far beyond that a chain is on its way to infinity.
+        start = float((weights * self._losses(problem.tasks)[0]).sum())
+        self.most = 100 * (start + self.at.shape[1] / (2 * beta))
 
     def advance(self, steps: int) -> None:
         """Take so many steps with each chain."""
@@ -170,6 +172,8 @@ class _Chains:
         """Mean loss of each group in each chain, (chains, G), in double precision."""
         found = self._losses(examples).double()
         if not bool(found.isfinite().all()):
+            self._diverged()
+        if examples is self.problem.tasks and float((found @ self.weights.to(found)).max()) > self.most:
             self._diverged()
         sizes = torch.bincount(owner)
         total = found.new_zeros(len(found), len(sizes)).index_add_(1, owner, found)
