@@ -21,6 +21,7 @@ from whence.cli import tables
 from whence.cli.console import Answer, Page, Terminal, direction, hint_at_directions, politely, remark, title, to_json
 from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
+from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
 from whence.errors import InputError, counted
@@ -46,6 +47,7 @@ Lower outcomes are better, unless named with --maximize.
 """
 MAKE, LOOK = "Make the runs", "How much do the runs tell?"
 ASK, DECIDE = "What do tasks do?", "What next?"
+PROMPTS = "All of it, for prompts"
 
 app = typer.Typer(
     help=FLOW,
@@ -333,6 +335,9 @@ def suggest(
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
     document = {"by": found.by, "suggestions": _records(frame, targets)}
     return Answer(_about(model) | document, tables.model_page(model) + page)
+
+
+app.command(rich_help_panel=PROMPTS)(icl)
 
 
 def _version(wanted: bool) -> None:
