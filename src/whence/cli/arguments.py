@@ -17,6 +17,8 @@ from whence.cli.console import note
 from whence.errors import InputError, some_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from whence.outcomes import Outcomes
     from whence.surrogates.kernels import Array
 
@@ -58,6 +60,12 @@ Estimates = Annotated[
 ]
 
 # The question.
+ScoresFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--scores", metavar="FILE", help="Scores of any method: a column 'task', one per outcome. Repeatable."
+    ),
+]
 Splits = Annotated[int, typer.Option(metavar="N", help="Random splits of the runs.", min=2)]
 LeaveOneOutRuns = Annotated[
     Path | None, typer.Option("--loo", metavar="FILE", help="True leave-one-out runs, to compare with.")
@@ -137,11 +145,8 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
     import whence
 
     given = list(paths or ())
-    names = [path.name.split(".")[0] or str(path) for path in given]
-    if len(set(names)) < len(names):
-        names = [str(path) for path in given]
     tables = {}
-    for name, path in zip(names, given, strict=True):
+    for name, path in zip(_called(given), given, strict=True):
         knows = path.is_dir() or path.suffix == ".npz"  # which of its columns are tasks
         tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if knows else runs.task_names)
         if not knows and (others := columns_of(path) - {*runs.task_names, *runs.target_names}):
@@ -158,22 +163,61 @@ def columns_of(path: Path) -> set[str]:
     return {str(name).strip() for name in pd.read_csv(path, sep=None, engine="python", nrows=0).columns}
 
 
+def read_scores(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Array]":
+    """Return the scores (K, T) of each file by name, in the order of the tasks and outcomes of the runs."""
+    import numpy as np
+
+    given = list(paths or ())
+    found = {}
+    for name, path in zip(_called(given), given, strict=True):
+        try:
+            frame = _frame(path)
+            wanted = ["task", *runs.target_names]
+            if missing := [column for column in wanted if column not in frame]:
+                raise InputError(f"there is no column {some_of(missing)}. Scores need the columns {some_of(wanted)}.")
+            frame = frame.set_index(frame["task"].astype(str).str.strip())
+            if twice := sorted(set(frame.index[frame.index.duplicated()])):
+                raise InputError(f"there is more than one row for {some_of(twice)}.")
+            if missing := [task for task in runs.task_names if task not in frame.index]:
+                raise InputError(f"there is no row for {some_of(missing)}.")
+            scores = frame.loc[list(runs.task_names), list(runs.target_names)].to_numpy(dtype=np.float64)
+            if not np.isfinite(scores).all():
+                raise InputError("every score must be a finite number.")
+        except (OSError, ValueError, ImportError) as error:  # what pandas cannot read, and what scores may not be
+            raise InputError(f"{path}: {error}") from error
+        found[name] = scores
+    return found
+
+
+def _called(paths: Sequence[Path]) -> list[str]:
+    """Names of files or folders: without endings, or the whole paths where two would be called alike."""
+    names = [path.name.split(".")[0] or str(path) for path in paths]
+    return names if len(set(names)) == len(names) else [str(path) for path in paths]
+
+
+def _frame(path: Path) -> "pd.DataFrame":
+    """Table of a file, with the names of its columns stripped."""
+    import pandas as pd
+
+    if path.suffix == ".parquet":
+        frame = pd.read_parquet(path)
+    else:
+        frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
+    frame.columns = frame.columns.str.strip()
+    return frame
+
+
 def read_subsets(path: Path, tasks: Sequence[str] | None) -> "Outcomes":
     """Return the subsets of a file with a column per task; its other columns do not matter.
 
     Where the tasks are not known, they are all columns but those without any number, which are yet to be measured.
     """
     import numpy as np
-    import pandas as pd
 
     from whence.outcomes import Outcomes
 
     try:
-        if path.suffix == ".parquet":
-            frame = pd.read_parquet(path)
-        else:
-            frame = pd.read_csv(path, sep="\t" if ".tsv" in path.suffixes else ",")
-        frame.columns = frame.columns.str.strip()
+        frame = _frame(path)
         if tasks is None:
             tasks = list(frame.columns[frame.notna().any()])
         if missing := [name for name in tasks if name not in frame]:

@@ -18,12 +18,14 @@ from whence.errors import DataWarning, InputError
 if TYPE_CHECKING:
     from whence.evaluation import RunsNeeded
     from whence.outcomes import Outcomes
+    from whence.surrogates.kernels import Array
 
 
 def evaluate(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    scores: args.ScoresFiles = None,
     splits: args.Splits = 5,
     train_fraction: args.TrainFraction = 0.7,
     loo: args.LeaveOneOutRuns = None,
@@ -31,7 +33,7 @@ def evaluate(
     seed: args.Seed = 0,
 ) -> Answer:
     """Compare with simpler methods on runs held out."""
-    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits, runs_needed
+    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits, runs_needed, scored
     from whence.progress import track
     from whence.surrogates.rungs import learn_rungs
 
@@ -50,6 +52,12 @@ def evaluate(
     if rungs is not None:
         methods["estimates"] = lambda train: whence.fit(train.rows([]), estimates=rungs)
         methods["true runs"] = lambda train: whence.fit(train, seed=seed)
+    given = args.read_scores(scores, runs)
+    if taken := [name for name in given if name in methods]:
+        raise InputError(
+            f"The scores cannot be called '{taken[0]}', which is another row of the table: rename the file."
+        )
+    methods |= {name: scored(coef) for name, coef in given.items()}
     for sentence in runs.concerns():
         note(sentence)
     steps = track(range(splits * len(methods) + 1), "Evaluating")
@@ -72,7 +80,7 @@ def evaluate(
     page: Page = [Text(repr(runs)), *tables.comparison_page(found, ceiling, runs.n_targets)]
     document = tables.comparison_document(found, ceiling)
     if truth is not None:
-        rules = _rule_correlations(runs, truth, seed)
+        rules = _rule_correlations(runs, truth, given, seed)
         document["leave_one_out"] = rules
         page += _rules_page(rules, runs.n_targets)
     if needed is not None:
@@ -96,8 +104,10 @@ def _leave_one_out(path: Path, runs: "Outcomes") -> "Outcomes":
     return truth
 
 
-def _rule_correlations(runs: "Outcomes", truth: "Outcomes", seed: int) -> list[dict[str, Any]]:
-    """Correlation over tasks, and then the mean over targets, of every rule with the true changes."""
+def _rule_correlations(
+    runs: "Outcomes", truth: "Outcomes", given: "dict[str, Array]", seed: int
+) -> list[dict[str, Any]]:
+    """Correlation over tasks, and then the mean over targets, of every rule and of given scores with true changes."""
     from whence.evaluation import loo_correlation
 
     model = whence.fit(runs, seed=seed)
@@ -105,6 +115,7 @@ def _rule_correlations(runs: "Outcomes", truth: "Outcomes", seed: int) -> list[d
     rules = ("loo", "shapley", "banzhaf", "inclusion")
     scores = {tables.HEADINGS[rule]: whence.attribute(model, rule, seed=seed).scores for rule in rules}
     scores["tuned linear"] = whence.attribute(linear, "banzhaf").scores
+    scores |= given
     kinds = ("pearson", "spearman")
     return [
         {"rule": name, **{kind: loo_correlation(found, truth, kind=kind).mean for kind in kinds}}

@@ -26,7 +26,7 @@ from whence.evaluation.scores import (
     within_size_lds,
 )
 from whence.evaluation.size import SizeOnly, size_only
-from whence.evaluation.splits import Comparison, repeated_splits
+from whence.evaluation.splits import Comparison, repeated_splits, scored
 
 __all__ = [
     "Ceiling",
@@ -43,6 +43,7 @@ __all__ = [
     "repeated_splits",
     "residual_error",
     "runs_needed",
+    "scored",
     "size_only",
     "spearman_per_target",
     "within_size_lds",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.special
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import InputError, did_you_mean
 from whence.evaluation.scores import (
@@ -25,6 +25,8 @@ from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from whence.surrogates.additive import AdditiveSurrogate
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ class Comparison:
 
 def repeated_splits(
     outcomes: Outcomes,
-    methods: Mapping[str, Callable[[Outcomes], Any]],
+    methods: Mapping[str, Any],
     *,
     n_splits: int = 5,
     train_fraction: float = 0.7,
@@ -147,8 +149,9 @@ def repeated_splits(
     ----------
     outcomes : Outcomes
         All runs.
-    methods : mapping of str to callable
-        Each takes the training table and returns a model, as `whence.fit` and `SizeOnly.fit` do.
+    methods : mapping of str to callable, or to a model
+        Each takes the training table and returns a model, as `whence.fit` and `SizeOnly.fit` do, or is one already,
+        such as the scores of a baseline.
     n_splits : int
         Number of random splits S.
     train_fraction : float
@@ -202,9 +205,29 @@ def repeated_splits(
     )
 
 
-def _judged(method: Callable[[Outcomes], Any], train: Outcomes, held_out: Outcomes) -> list[float]:
+def scored(coef: ArrayLike) -> Callable[[Outcomes], AdditiveSurrogate]:
+    """Method for `repeated_splits` that predicts with given scores (K, T), at the mean level of the training runs.
+
+    Examples
+    --------
+    >>> runs = Outcomes([[0, 0], [0, 1], [1, 0], [1, 1]], [5.0, 6.0, 7.0, 8.0])
+    >>> scored([[2.0], [1.0]])(runs).predict([[1, 1]])
+    array([[8.]])
+    """
+    from whence.surrogates.additive import AdditiveSurrogate
+
+    scores = np.asarray(coef, dtype=np.float64)
+
+    def method(train: Outcomes) -> AdditiveSurrogate:
+        level = np.nanmean(train.values - train.subsets @ scores, axis=0)
+        return AdditiveSurrogate.from_coefficients(scores, level)
+
+    return method
+
+
+def _judged(method: Any, train: Outcomes, held_out: Outcomes) -> list[float]:
     start = time.perf_counter()
-    model = method(train)
+    model = method(train) if callable(method) else method
     seconds = time.perf_counter() - start
     covered = np.nan
     if has_std(model):
