@@ -34,6 +34,9 @@ class LanguageModel:
     tokenizer : transformers tokenizer
     batch_size : int
         Prompts at once; halved whenever memory runs out.
+    share_prefix : bool
+        Whether demonstrations are read once for all queries that follow them, by the model's cache. False for models
+        whose cache cannot be shared.
 
     Attributes
     ----------
@@ -41,13 +44,14 @@ class LanguageModel:
         Tokens that a prompt may have, as the model's configuration says.
     """
 
-    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64) -> None:
+    def __init__(self, model: Any, tokenizer: Any, *, batch_size: int = 64, share_prefix: bool = True) -> None:
         self.model: nn.Module = model.eval().requires_grad_(False)
         self.tokenizer = tokenizer
         self.config = model.config
         self._embeddings: nn.Module = model.get_input_embeddings()
         self._accepts = set(inspect.signature(model.forward).parameters)
         self._chunks = Chunks(batch_size)
+        self.share_prefix = share_prefix and "past_key_values" in self._accepts
 
     @classmethod
     def load(
@@ -154,11 +158,11 @@ class LanguageModel:
     def after(self, prefix: Tokens, queries: Sequence[Tokens], label_tokens: Tokens) -> Tensor:
         """Logits (Q, C) of label words after each query, all of which follow the same prefix.
 
-        The prefix is read once, and what the model keeps of it is shared by all queries.
+        With ``share_prefix``, the prefix is read once, and what the model keeps of it is shared by all queries.
         """
         with torch.inference_mode():
             kept = None
-            if len(prefix) and "past_key_values" in self._accepts:
+            if len(prefix) and self.share_prefix:
                 tokens = torch.as_tensor(prefix, device=self.device)[None]
                 kept = getattr(self._call(input_ids=tokens, use_cache=True), "past_key_values", None)
             if kept is None or not hasattr(kept, "batch_repeat_interleave"):
