@@ -303,12 +303,8 @@ def fit(
     for index in track(range(len(patterns)), "Fitting targets"):
         targets = np.flatnonzero(which.ravel() == index)
         table = outcomes.rows(patterns[index]).targets([outcomes.target_names[t] for t in targets])
-        yardsticks: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
-        fusion: dict[str, Any] = {}
-        if rungs:
-            fusion, alone = fusion_candidates(rungs, targets, table)
-            yardsticks[ESTIMATES] = partial(fitted, alone)
-        parts.append(_fit_part(table, targets, fusion | candidates, yardsticks, n_folds, seed))
+        fusion, alone = fusion_candidates(rungs, targets, table) if rungs else ({}, {})
+        parts.append(_fit_part(table, targets, fusion | candidates, alone, n_folds, seed))
     return Model(outcomes, tuple(parts), rungs)
 
 
@@ -316,20 +312,22 @@ def _fit_part(
     table: Outcomes,
     targets: NDArray[np.intp],
     candidates: Mapping[str, Any],
-    yardsticks: Mapping[str, Callable[[Outcomes], Any]],
+    yardsticks: Mapping[str, Any],
     n_folds: int | None,
     seed: int,
 ) -> Part:
     """Cross-validate the candidates on complete runs, and fit the best on all of them; without, the first.
 
-    Yardsticks are cross-validated too, and not chosen.
+    Yardsticks are cross-validated too, and not chosen. Where there are estimates, true runs are few, and none can be
+    spared for large folds.
     """
     name = next(iter(candidates))
     trials: tuple[Trial, ...] = ()
-    folds = None if n_folds is None else folds_of(table, n_folds, seed)
+    fused = FUSED if FUSED in candidates else ESTIMATES
+    folds = None if n_folds is None else folds_of(table, n_folds, seed, fold_size=2 if fused in candidates else 4)
     if folds is not None:
-        makers = dict(yardsticks)
-        makers.update({key: partial(fitted, candidate) for key, candidate in candidates.items()})
+        makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
+        makers.update({key: partial(fitted, each) for key, each in (*yardsticks.items(), *candidates.items())})
         trials = tuple(
             cross_validated(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating")
         )
@@ -338,9 +336,9 @@ def _fit_part(
             for trial in trials
             if trial.name in candidates
         }
-        if FUSED in errors:
+        if fused in errors:
             # It learns by itself what estimates are worth; a few held-out runs are a worse judge of that.
-            errors[FUSED] -= 1 / table.n_runs
+            errors[fused] -= 1 / table.n_runs
         name = min(errors, key=errors.__getitem__)
     return Part(targets, fitted(candidates[name], table), name, trials)
 

@@ -42,16 +42,18 @@ class Trial:
     std: Array  # (n, T)
 
 
-def folds_of(table: Outcomes, n_folds: int, seed: int) -> NDArray[np.intp] | None:
-    """Return the fold of every run, −1 for those that take no part (of thousands); None with too few subsets for it."""
+def folds_of(table: Outcomes, n_folds: int, seed: int, *, fold_size: int = 4) -> NDArray[np.intp] | None:
+    """Return the fold of every run, −1 for those that take no part (of thousands); None with too few subsets for it.
+
+    Small tables get fewer folds, of at least ``fold_size`` subsets: ranks within a fold of one or two say little.
+    """
     subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
     n_distinct = int(subset_id.max(initial=-1)) + 1
     if n_distinct < FEWEST_TO_CHOOSE:
         return None
     order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
     fold_of_subset = np.full(n_distinct, -1)
-    # Ranks within a fold say nothing when it holds one or two subsets.
-    fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // 4))
+    fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // fold_size))
     return np.asarray(fold_of_subset[subset_id])
 
 

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
 
 FUSED, ESTIMATES = "fused", "estimates"  # what the surrogates with and without a kernel are called
 # A kernel on what the estimates leave over takes so many true runs of different subsets; with fewer, it adds noise.
-KERNEL_RUNS = 6
-# So many are needed to see how far off the estimates are.
-CHECKED_RUNS = 3
+KERNEL_RUNS = 8
+# With so many, cross-validation can tell how far off it is.
+CHECKED_RUNS = 10
+# So many runs is it worth that estimates, before any run, may be as far off as they vary.
+DOUBT = 2
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
 # Noise of a run relative to the uncertainty of the level, before any run has been seen.
@@ -108,16 +110,26 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             residual.fit(S, Y - self._sloped(C), counts)
             self.slopes_ = _slopes(residual, C, Y, unit, spread)
         rest = Y - self._sloped(C)
-        if len(S) >= CHECKED_RUNS:
-            # A handful of residuals is mostly smaller than the next one will be (Student's t).
-            wider = 1.0 if with_kernel else float(stdtrit(len(S) - 1, (1 + LEVEL) / 2)) / HALF_WIDTH
+        if with_kernel:
+            # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
+            wider = float(stdtrit(len(S) - 3, (1 + LEVEL) / 2)) / HALF_WIDTH
             self.residual_ = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
         else:
-            # Too few to say how far off estimates are: they may be as far off as they vary.
-            doubt = np.abs(self._sloped(spread)) / np.sqrt(LEVEL_NOISE)
-            self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=doubt[t]))
+            scale = self._level_std(rest, spread) / np.sqrt(LEVEL_NOISE)
+            self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=scale[t]))
         self.carried_ = tuple(_over(residual, lambda p, t, c=values: p.given(c[:, t])) for values in C)
         return self
+
+    def _level_std(self, rest: Array, spread: Array) -> Array:
+        """How far off estimates are that were shifted and scaled to the runs (T,), as 90% intervals need it.
+
+        Before any run they may be as far off as they vary, which counts as much as `DOUBT` runs; a slope and a level
+        were taken from the same runs (Student's t).
+        """
+        free = max(len(rest) - 2, 0) + DOUBT
+        doubt = DOUBT * self._sloped(spread) ** 2
+        squares = ((rest - rest.mean(0)) ** 2).sum(0)
+        return np.asarray(np.sqrt((squares + doubt) / free) * stdtrit(free, (1 + LEVEL) / 2) / HALF_WIDTH)
 
     def _merged(self, S: Array, Y: Array) -> tuple[Array, Array, Array, Array]:
         """Distinct subsets, their mean outcomes and numbers of runs, and the centred estimates there, (R, m, T)."""
@@ -263,11 +275,13 @@ def _shifted(moments: Moments, level: Array) -> Moments:
 
 def fusion_candidates(
     rungs: tuple[Rung, ...], targets: NDArray[np.intp], table: Outcomes
-) -> tuple[dict[str, FusedSurrogate], FusedSurrogate]:
-    """Return the fused surrogate of some targets, by what it is called, and the estimates alone as its yardstick."""
+) -> tuple[dict[str, FusedSurrogate], dict[str, FusedSurrogate]]:
+    """Return the fused surrogate of some targets by what it is called, and what it is to be compared with."""
     own = tuple(rung.at(targets) for rung in rungs)
-    enough = len(np.unique(table.subsets, axis=0)) >= KERNEL_RUNS
-    return {FUSED if enough else ESTIMATES: FusedSurrogate(own)}, FusedSurrogate(own, kernel=False)
+    alone = {ESTIMATES: FusedSurrogate(own, kernel=False)}
+    if len(np.unique(table.subsets, axis=0)) < CHECKED_RUNS:
+        return alone, {}
+    return {FUSED: FusedSurrogate(own)}, alone
 
 
 def typical_slopes(model: Model) -> dict[str, float]:

@@ -129,6 +129,9 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
             if odd := [part.name for part in each.parts if not hasattr(part.surrogate, "contrast_std")]:
                 raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
             model = each
+            if empty := [name for name, column in zip(each.target_names, each.outcomes.values.T, strict=True)
+                         if name in truth.target_names and np.isnan(column).all()]:  # fmt: skip
+                raise InputError(f"The model of {name} was fitted without any value of {some_of(empty)}.")
         else:
             table = each if isinstance(each, Outcomes) else _estimated(name, each, truth, seed)
             _refuse_other(name, table, truth)
