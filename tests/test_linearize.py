@@ -52,7 +52,7 @@ def test_factored_features_are_the_jacobian_times_a_dense_matrix(name):
     output_fn, params = functional(model)
     projection = Kronecker(RANK, 1)
     linear = linearize(output_fn, params, examples_of(inputs, labels), projection, batch_size=5)
-    P = projection.matrix(params, Layers(output_fn, params, projection, inputs[:3]).matrices)
+    P = projection.matrix(params, Layers(output_fn, params, projection).matrices)
     torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
 
 
@@ -145,8 +145,8 @@ def test_layers_that_the_factored_route_does_not_know_are_named():
     model = nn.Sequential(nn.Linear(4, 4), nn.PReLU(), nn.Linear(4, 2))
     output_fn, params = functional(model)
     with pytest.raises(InputError, match=r"It cannot take 1.weight \(in PReLU\)"):
-        Layers(output_fn, params, Kronecker(4), torch.randn(3, 4))
-    assert Layers(*functional(model, ["0.*", "2.*"]), Kronecker(4), torch.randn(3, 4)).matrices
+        Layers.checked(output_fn, params, Kronecker(4), torch.randn(3, 4))
+    assert Layers.checked(*functional(model, ["0.*", "2.*"]), Kronecker(4), torch.randn(3, 4)).matrices
 
 
 class Hidden(nn.Module):
@@ -163,7 +163,7 @@ class Hidden(nn.Module):
 def test_uses_that_hooks_do_not_see_are_refused():
     output_fn, params = functional(Hidden())
     with pytest.raises(InputError, match="does not see all uses"):
-        Layers(output_fn, params, Kronecker(4), torch.randn(3, 4))
+        Layers.checked(output_fn, params, Kronecker(4), torch.randn(3, 4))
     assert isinstance(
         cheapest_projection(output_fn, params, examples_of(torch.randn(9, 4), torch.zeros(9).long()), 16, 0, 1),
         Gaussian,

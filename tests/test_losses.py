@@ -35,7 +35,9 @@ def test_slope_is_the_derivative(case):
     loss, outputs, labels = case
     outputs = outputs.requires_grad_()
     (expected,) = torch.autograd.grad(loss(outputs, labels).sum(), outputs)
-    torch.testing.assert_close(loss.slope(outputs, labels), expected)
+    losses, slope = loss.with_slope(outputs.detach(), labels)
+    torch.testing.assert_close(slope, expected)
+    torch.testing.assert_close(losses, loss(outputs.detach(), labels))
 
 
 def test_root_squares_to_the_hessian(case):

@@ -10,8 +10,9 @@ might afford, and answers; then each answer is held against the runs that it has
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import whence
+from whence import demo_gradex
 from whence.attribution import HURTS, Attribution
 from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
 from whence.cli.tables import RULES, SCORES, effects_page, legend, model_page
@@ -51,6 +53,7 @@ REDUNDANT = {"odds", "odds_copy"}
 COMPLEMENTARY = {"evens", "odds"}
 KEEP_PROBS = (0.25, 0.5, 0.75)
 N_TEST, N_RUNS, N_PAIRS, SIZE = 800, 150, 8, 4
+AGREES = 0.8
 NEXT = {
     "evaluate": "",
     "attribute": " --rule banzhaf",
@@ -148,7 +151,9 @@ class Findings:
 def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Findings:
     """Tell the story on a terminal and return what was found; the measured runs go to ``output``."""
     terminal.show(_groups_page())
+    began = time.perf_counter()
     truth = digits_set_function(seed)
+    seconds = time.perf_counter() - began
     runs, unseen = seen_and_unseen(truth, seed)
     if output is not None:
         runs.write(output)
@@ -176,6 +181,9 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
     true_scores = np.array([true_index(truth, [task]) for task in truth.task_names])
     terminal.show(_truth_page(judged, true_scores, scores, whence.attribute(linear)))
 
+    estimated = demo_gradex.estimate(*_groups(seed), truth, seconds)
+    terminal.show(demo_gradex.page(estimated))
+
     ours, theirs = judged["whence"], judged["tuned linear"]
     better = ours["lds"] > theirs["lds"] and ours["residual_error"] < theirs["residual_error"]
     checks = {
@@ -184,6 +192,8 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
         "complementary groups found: they work together": _verdict(pairs, COMPLEMENTARY) == TOGETHER,
         "better than linear: runs it has not seen are predicted better": better,
     }
+    if estimated is not None:
+        checks["gradients agree: estimates rank subsets as training does"] = estimated.lds > AGREES
     numbers = {
         "runs": runs.n_runs,
         "unseen": unseen.n_runs,
@@ -195,6 +205,7 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
             name: {"tasks": pick.tasks, "predicted": pick.value, **chosen[name]} for name, pick in picks.items()
         },
         "unseen_runs": judged,
+        "gradex": None if estimated is None else asdict(estimated),
     }
     findings = Findings(numbers, checks)
     terminal.show(_end_page(findings, output))
@@ -328,7 +339,7 @@ def _truth_page(judged: dict[str, dict[str, float]], truth: Floats, scores: Attr
 
 
 def _end_page(findings: Findings, output: Path | None) -> Page:
-    page: Page = [title("7. Did it work?")]
+    page: Page = [title("8. Did it work?")]
     page += [Text.assemble(word("PASS" if passed else "FAIL"), f"  {what}") for what, passed in findings.checks.items()]
     if output is not None:
         options = f"{shlex.quote(str(output))} -O accuracy --maximize accuracy"

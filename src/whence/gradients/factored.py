@@ -3,14 +3,13 @@
 The gradient of one example by the weights of a linear layer is Σₜ δₜ aₜᵀ, over positions t, with a the input of the
 layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so that a forward and
 a backward pass over a whole batch give every example's features, where the gradient itself would take d numbers for
-each. Embeddings are linear layers with one-hot inputs, convolutions are linear layers on patches, and biases and
-norms have gradients short enough for dense Gaussian directions. All layers share the same ``rank`` features, which
-are summed: P = [P₁ … P_L].
+each. Embeddings are linear layers with one-hot inputs, convolutions are linear layers on patches; the short gradients
+of biases and norms are added up in a random sketch. All layers share the same ``rank`` features, which are summed:
+P = [P₁ … P_L].
 """
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -60,11 +59,12 @@ class Kronecker:
         b = torch.randn(n_out, right, generator=generator) * right**-0.5
         return a.to(like), b.to(like)
 
-    def dense(self, index: int, length: int, like: Tensor) -> Tensor:
-        """Directions (length, rank) of the vector number ``index``."""
+    def sketch(self, index: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Feature and sign that each entry of the vector number ``index`` is added to and with, (length,) both."""
         generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
-        directions: Tensor = torch.randn(length, self.rank, generator=generator) * self.rank**-0.5
-        return directions.to(like)
+        places = torch.randint(self.rank, (length,), generator=generator)
+        signs = torch.randint(2, (length,), generator=generator) * 2 - 1
+        return places.to(like.device), signs.to(like)
 
     def matrix(self, params: Params, matrices: set[str]) -> Tensor:
         """P whole, (rank, d): for tests, and for checking a model's layers against its gradients."""
@@ -74,7 +74,8 @@ class Kronecker:
                 a, b = self.factors(index, _as_matrix(value).shape, value)
                 blocks.append(torch.einsum("ir,os->rsoi", a, b).reshape(self.rank, -1))
             else:
-                blocks.append(self.dense(index, value.numel(), value).T)
+                places, signs = self.sketch(index, value.numel(), value)
+                blocks.append(torch.nn.functional.one_hot(places, self.rank).T.to(signs) * signs)
         return torch.cat(blocks, dim=1)
 
 
@@ -94,9 +95,6 @@ class _Use:
 class Layers:
     """The layers of a module that hold the chosen parameters, and what each contributes to the features.
 
-    Making one checks, on a few examples, that the features are the projected gradients: layers whose weights are used
-    in a way that hooks do not see are refused and not miscounted.
-
     Parameters
     ----------
     output_fn : ModelFn
@@ -104,21 +102,22 @@ class Layers:
     params : dict of str to tensor
         The chosen parameters; all must belong to linear, embedding, convolution or norm layers.
     projection : Kronecker
-    probe : tensor, or tuple or dict of tensors
-        Inputs of a few examples to check with.
     """
 
-    def __init__(
-        self, output_fn: ModelFn, params: Params, projection: Kronecker, probe: tuple[Inputs, Readout]
-    ) -> None:
+    def __init__(self, output_fn: ModelFn, params: Params, projection: Kronecker) -> None:
         self.output_fn, self.params, self.projection = output_fn, params, projection
         self.uses = _uses(output_fn.module, params)  # layer → the parameters of it that are chosen
-        self.index = {name: i for i, name in enumerate(params)}
+        index = {name: i for i, name in enumerate(params)}
+        self.directions = {  # of each chosen parameter: two factors of a matrix, or a sketch of a vector
+            name: projection.factors(index[name], _as_matrix(params[name]).shape, params[name])
+            if name in self.matrices
+            else projection.sketch(index[name], params[name].numel(), params[name])
+            for name in params
+        }
         for module in output_fn.module.modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # type: ignore[assignment]  # outputs of layers are kept, not overwritten
         self.shared: set[int] = set()  # uses whose input is the same for all examples, such as positions
-        self._check(probe)
 
     @property
     def matrices(self) -> set[str]:
@@ -135,11 +134,22 @@ class Layers:
                 for c, total in enumerate(totals)
             ]
         n, width = outputs.shape
+        inputs_projected = [self._inputs(use, n) for use in seen]
         features = torch.zeros(n, width, self.projection.rank, device=outputs.device)
-        for i, use in enumerate(seen):
-            for part in self._parts(use, n):
-                for c in range(width):
-                    features[:, c] += part(gradients[c][i])
+        for c in range(width):
+            # Every layer adds Σₜ left ⊗ right, so that one product over the positions of all layers adds them up.
+            pairs = [
+                self._pair(use, held, delta, n)
+                for use, held, delta in zip(seen, inputs_projected, gradients[c], strict=True)
+                if held is not None
+            ]
+            if pairs:
+                left, right = (torch.cat(side, dim=1).float() for side in zip(*pairs, strict=True))
+                features[:, c] = torch.bmm(left.transpose(1, 2), right).flatten(1)
+            short = [part for use, delta in zip(seen, gradients[c], strict=True) for part in self._short(use, delta, n)]
+            if short:
+                found, places, signs = (torch.cat(parts, dim=-1) for parts in zip(*short, strict=True))
+                features[:, c].scatter_add_(1, places.expand(n, -1), found.float() * signs.float())
         return outputs.detach(), features
 
     def _forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
@@ -169,39 +179,51 @@ class Layers:
             raise InputError("None of the layers with the chosen parameters is used by the model.")
         return outputs, seen
 
-    def _parts(self, use: _Use, n: int) -> list[Callable[[Tensor], Tensor]]:
-        """Return functions from the gradient δ by a layer's output to parts of the features, one per parameter."""
-        layer, used = use.layer, self.uses[use.layer]
-        parts: list[Callable[[Tensor], Tensor]] = []
-        if "weight" in used and isinstance(layer, LINEAR):
-            parts.append(self._kronecker(use, used["weight"], n))
-        elif "weight" in used:
-            parts.append(self._dense(used["weight"], lambda delta: _by_feature(layer, delta * use.inputs)))
-        if "bias" in used:
-            by_output = isinstance(layer, LINEAR)
-            parts.append(
-                self._dense(
-                    used["bias"],
-                    lambda delta: _positions(layer, delta, n).sum(dim=1) if by_output else _by_feature(layer, delta),
-                )
-            )
-        return parts
+    def _inputs(self, use: _Use, n: int) -> Tensor | None:
+        """Return what a use brings in before any gradient, (n, t, ·); None where its weight is not a chosen matrix."""
+        name = self.uses[use.layer].get("weight", "")
+        if name not in self.matrices:
+            return None
+        a, b = self.directions[name]
+        if not isinstance(use.layer, nn.Embedding):
+            return _patches(use.layer, use.inputs, n) @ a.to(use.inputs)
+        picked = b[use.inputs]  # a one-hot input picks a row
+        if use.layer.padding_idx is not None:
+            picked = picked * (use.inputs != use.layer.padding_idx)[..., None]
+        return picked.reshape(n, -1, b.shape[1])
 
-    def _kronecker(self, use: _Use, name: str, n: int) -> Callable[[Tensor], Tensor]:
-        weight = self.params[name]
-        a, b = self.projection.factors(self.index[name], _as_matrix(weight).shape, weight)
-        if isinstance(use.layer, nn.Embedding):  # a one-hot input picks a row of b, and δ meets a
-            picked = b[use.inputs]
-            if use.layer.padding_idx is not None:
-                picked = picked * (use.inputs != use.layer.padding_idx)[..., None]
-            picked = picked.reshape(n, -1, b.shape[1])
-            return lambda delta: _outer(_positions(use.layer, delta, n) @ a.to(delta), picked)
-        projected = _patches(use.layer, use.inputs, n) @ a.to(use.inputs)
-        return lambda delta: _outer(projected, _positions(use.layer, delta, n) @ b.to(delta))
+    def _pair(self, use: _Use, held: Tensor, delta: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """Return both sides of a weight's features, (n, t, r) and (n, t, rank / r)."""
+        a, b = self.directions[self.uses[use.layer]["weight"]]
+        positions = _positions(use.layer, delta, n)
+        if isinstance(use.layer, nn.Embedding):
+            return positions @ a.to(delta), held.to(delta)
+        return held.to(delta), positions @ b.to(delta)
 
-    def _dense(self, name: str, gradient: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-        directions = self.projection.dense(self.index[name], self.params[name].numel(), self.params[name]).float()
-        return lambda delta: gradient(delta).float() @ directions
+    def _short(self, use: _Use, delta: Tensor, n: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return the gradients (n, length) of a use's vectors, with the sketch of each."""
+        layer, found = use.layer, []
+        for own, name in self.uses[layer].items():
+            if name in self.matrices:
+                continue
+            if isinstance(layer, LINEAR):
+                gradient = _positions(layer, delta, n).sum(dim=1)
+            else:
+                gradient = _by_feature(layer, delta * use.inputs if own == "weight" else delta)
+            found.append((gradient, *self.directions[name]))
+        return found
+
+    @classmethod
+    def checked(cls, output_fn: ModelFn, params: Params, projection: Kronecker, probe: Inputs) -> Layers:
+        """Layers whose features are known to be the projected gradients, from trying them on a few examples.
+
+        Layers whose weights are used in a way that hooks do not see are refused and not miscounted.
+        """
+        small = cls(output_fn, params, Kronecker(4, projection.seed))
+        small._check(probe)
+        layers = cls(output_fn, params, projection)
+        layers.shared = small.shared
+        return layers
 
     def _check(self, inputs: Inputs) -> None:
         """Find the uses that all examples share, then compare a few features with projected gradients."""
@@ -209,25 +231,18 @@ class Layers:
         two, three = (self._forward(batch, lambda outputs: outputs)[1] for batch in few)
         self.shared = {i for i, (x, y) in enumerate(zip(two, three, strict=True)) if len(x.inputs) == len(y.inputs)}
 
-        small = copy.copy(self)
-        small.projection = Kronecker(rank=4, seed=self.projection.seed)
-        _, features = small.block(few[0], lambda outputs: outputs)
+        _, features = self.block(few[0], lambda outputs: outputs[:, :1])
 
         def first_output(params: Params, one: Inputs) -> Tensor:
             return self.output_fn(params, tree_map(lambda leaf: leaf[None], one))[0, 0]
 
         gradients = torch.func.vmap(torch.func.grad(first_output), in_dims=(None, 0))(self.params, few[0])
-        expected = flatten(gradients).float() @ small.projection.matrix(self.params, self.matrices).T.float()
+        expected = flatten(gradients).float() @ self.projection.matrix(self.params, self.matrices).T.float()
         if not torch.allclose(features[:, 0], expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())):
             raise InputError(
                 "The factored route does not see all uses of the chosen parameters in this model "
                 "(its features differ from projected gradients on a probe): use another route."
             )
-
-
-def _outer(left: Tensor, right: Tensor) -> Tensor:
-    """Return Σₜ leftₜ ⊗ rightₜ: (b, t, r), (b, t, s) → (b, r·s)."""
-    return torch.bmm(left.float().transpose(1, 2), right.float()).flatten(1)
 
 
 def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:

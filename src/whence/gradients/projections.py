@@ -10,6 +10,7 @@ kind of device: a GPU draws other numbers than a CPU.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -98,6 +99,13 @@ class Gaussian(_Dense):
         row.normal_(generator=generator)
 
 
+@cache
+def _signs(device: torch.device) -> Tensor:
+    """Return the eight signs of every byte, (256, 8)."""
+    byte = torch.arange(256, device=device)[:, None]
+    return 2.0 * ((byte >> torch.arange(8, device=device)) & 1) - 1
+
+
 @dataclass(frozen=True)
 class Rademacher(_Dense):
     """P with entries ±1/√rank, equally likely.
@@ -112,7 +120,10 @@ class Rademacher(_Dense):
     seed: int = 0
 
     def _fill(self, row: Tensor, generator: torch.Generator) -> None:
-        row.bernoulli_(0.5, generator=generator).mul_(2).sub_(1)
+        # A random word is 64 signs: several times as fast as a draw for each.
+        words = torch.empty(-(-len(row) // 64), dtype=torch.int64, device=row.device)
+        bits = words.random_(-(2**63), None, generator=generator).view(torch.uint8)
+        row.copy_(_signs(row.device)[bits.long()].flatten()[: len(row)])
 
 
 @dataclass(frozen=True)
@@ -151,7 +162,7 @@ class CountSketch:
     def project(self, gradients: Tensor, like: Params) -> Tensor:
         projected = gradients.new_zeros(len(gradients), self.rank)
         for row, sign in zip(*self._places(like), strict=True):
-            projected.index_add_(1, row, gradients * sign.to(gradients))
+            projected.scatter_add_(1, row.expand(len(gradients), -1), gradients * sign.to(gradients))
         return projected.mul_(self.nonzeros**-0.5)
 
 

@@ -70,7 +70,7 @@ def cheapest_projection(
     if 1.0 + width >= min(prices(output_fn, params, examples, dense, width).values()):
         return dense
     try:
-        Layers(output_fn, params, structured, examples.rows(slice(0, 3))[0])
+        Layers.checked(output_fn, params, structured, examples.rows(slice(0, 3))[0])
     except InputError:
         return dense
     return structured
@@ -95,7 +95,7 @@ def readout(of: str, labels: Tensor) -> Callable[[Tensor], Tensor]:
 def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str) -> Block:
     """Return the function that works on a batch."""
     if route == "factored":
-        layers = Layers(output_fn, params, projection, examples.rows(slice(0, 3))[0])  # type: ignore[arg-type]
+        layers = Layers.checked(output_fn, params, projection, examples.rows(slice(0, 3))[0])  # type: ignore[arg-type]
         return lambda inputs, labels: layers.block(inputs, readout(of, labels))
 
     def along(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -164,10 +164,10 @@ def _solve_squared(linear: Linearization, by_task: Tensor, loss: Squared, l2: fl
         for k in sorted(set(owner.tolist())):
             mine = owner == k
             g = features[mine].reshape(-1, rank).double()
-            residual = loss.slope(linear.outputs[rows][mine], labels[mine]).double()
+            losses, residual = loss.with_slope(linear.outputs[rows][mine], labels[mine])
             gram[k] += g.T @ g
-            slope[k] += g.T @ residual.flatten()
-            start[k] += loss(linear.outputs[rows][mine], labels[mine]).double().sum()
+            slope[k] += g.T @ residual.double().flatten()
+            start[k] += losses.double().sum()
     weights = by_task.double()
     eye = l2 * torch.eye(rank, **options)
     delta = torch.zeros(len(weights), rank, **options)
@@ -191,7 +191,7 @@ class _Problem:
 
     def at(self, row: Tensor, by_task: Tensor, delta: Tensor, moved: Tensor) -> _Subsets:
         """Everything that is known of subsets at some updates."""
-        gradient, value = self.gradient(delta, moved, by_task), self.objective(delta, moved, by_task)
+        gradient, value = self.with_gradient(delta, moved, by_task)
         return _Subsets(row, by_task, delta, moved, gradient, value, [], [])
 
     def hessian(self, moved: Tensor, by_task: Tensor) -> Tensor:
@@ -216,35 +216,33 @@ class _Problem:
             moved[:, rows] = (delta @ features.reshape(-1, rank).T).view(len(delta), -1, width)
         return moved
 
-    def gradient(self, delta: Tensor, moved: Tensor, by_task: Tensor) -> Tensor:
-        """Gradient by each update, (m, rank)."""
-        total = self.l2 * delta
+    def with_gradient(self, delta: Tensor, moved: Tensor, by_task: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradient by each update, (m, rank), and the value of what is minimised, (m,)."""
+        gradient, value = self.l2 * delta, self.l2 / 2 * delta.square().sum(dim=1)
         for rows, features in self.linear.blocks(len(delta)):
-            total += self._slope(rows, moved, by_task).flatten(1) @ features.reshape(-1, self.linear.rank)
-        return total
-
-    def objective(self, delta: Tensor, moved: Tensor, by_task: Tensor) -> Tensor:
-        """Value of what is minimised, (m,)."""
-        total = self.l2 / 2 * delta.square().sum(dim=1)
-        for rows in self._rows(len(moved)):
-            losses = self.loss(self.linear.outputs[rows] + moved[:, rows], self.labels[rows])
-            total += (losses * by_task[:, self.owner[rows]]).sum(dim=1)
-        return total
+            losses, slope = self._losses(rows, moved, by_task)
+            gradient += slope.flatten(1) @ features.reshape(-1, self.linear.rank)
+            value += losses
+        return gradient, value
 
     def along(self, now: _Subsets, length: Tensor, direction: Tensor, change: Tensor) -> tuple[Tensor, Tensor]:
         """Objective and its derivative by the length, both (m,), after a step of some length in a direction."""
         delta, moved = now.delta + length[:, None] * direction, now.moved + length[:, None, None] * change
-        slope = self.l2 * (delta * direction).sum(dim=1)
+        value, slope = self.l2 / 2 * delta.square().sum(dim=1), self.l2 * (delta * direction).sum(dim=1)
         for rows in self._rows(len(moved)):
-            slope += (self._slope(rows, moved, now.by_task) * change[:, rows]).flatten(1).sum(dim=1)
-        return self.objective(delta, moved, now.by_task), slope
+            losses, slopes = self._losses(rows, moved, now.by_task)
+            value += losses
+            slope += (slopes * change[:, rows]).flatten(1).sum(dim=1)
+        return value, slope
 
     def _rows(self, n_subsets: int) -> Iterator[slice]:
         return self.linear.examples.blocks(self.linear.block_size(n_subsets))
 
-    def _slope(self, rows: slice, moved: Tensor, by_task: Tensor) -> Tensor:
-        slope = self.loss.slope(self.linear.outputs[rows] + moved[:, rows], self.labels[rows])
-        return slope * by_task[:, self.owner[rows], None]
+    def _losses(self, rows: slice, moved: Tensor, by_task: Tensor) -> tuple[Tensor, Tensor]:
+        """Weighted sum of the losses of a block, (m,), and their weighted slopes, (m, b, C)."""
+        losses, slope = self.loss.with_slope(self.linear.outputs[rows] + moved[:, rows], self.labels[rows])
+        weights = by_task[:, self.owner[rows]]
+        return (losses * weights).sum(dim=1), slope.mul_(weights[..., None])
 
 
 @dataclass
@@ -332,15 +330,14 @@ def _step(problem: _Problem, factor: Tensor, now: _Subsets) -> None:
     change = problem.outputs(direction)
     start = (direction * now.gradient).sum(dim=1)
     delta, moved = now.delta + direction, now.moved + change
-    gradient = problem.gradient(delta, moved, now.by_task)
-    value = problem.objective(delta, moved, now.by_task)
+    gradient, value = problem.with_gradient(delta, moved, now.by_task)
     poor = ~_good(value, (direction * gradient).sum(dim=1), now.value, start, torch.ones_like(start))
     if bool(poor.any()):
         some = now.only(poor)
-        length, value[poor] = _line_search(problem, some, direction[poor], change[poor], start[poor])
+        length = _line_search(problem, some, direction[poor], change[poor], start[poor])
         delta[poor] = some.delta + length[:, None] * direction[poor]
         moved[poor] = some.moved + length[:, None, None] * change[poor]
-        gradient[poor] = problem.gradient(delta[poor], moved[poor], some.by_task)
+        gradient[poor], value[poor] = problem.with_gradient(delta[poor], moved[poor], some.by_task)
     now.steps.append(delta - now.delta)
     now.changes.append(gradient - now.gradient)
     del now.steps[:-_MEMORY], now.changes[:-_MEMORY]
@@ -354,10 +351,8 @@ def _good(value: Tensor, slope: Tensor, value_start: Tensor, slope_start: Tensor
     return lower & (slope.abs() <= 0.9 * slope_start.abs())
 
 
-def _line_search(
-    problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return how far to go along each direction, and the objective there, (m,) both.
+def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor) -> Tensor:
+    """Return how far to go along each direction, (m,).
 
     The objective is convex along the line, so that the sign of its slope says on which side the minimum is.
     """
@@ -371,7 +366,7 @@ def _line_search(
         before = slope < 0
         low, high = torch.where(before, length, low), torch.where(before, high, length)
         length = torch.where(good, length, torch.where(high.isinf(), 4 * length, _between(low, high)))
-    return length, value
+    return length
 
 
 def _between(low: Tensor, high: Tensor) -> Tensor:
