@@ -20,7 +20,11 @@ $(VENV)/bench: $(VENV)/core
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
 	@touch $@
 
-demo: $(VENV)/core
+$(VENV)/torch: $(VENV)/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[torch]"
+	@touch $@
+
+demo: $(VENV)/torch
 	$(BIN)/whence demo
 
 test: $(VENV)/dev
@@ -35,6 +39,9 @@ check: $(VENV)/dev
 bench: $(VENV)/bench
 	$(BIN)/python benchmarks/surrogates.py
 	$(BIN)/python benchmarks/speed_core.py
+	$(BIN)/python benchmarks/measure.py
+	$(BIN)/python benchmarks/retraining.py
+	$(BIN)/python benchmarks/gradex_speed.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -25,10 +25,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "2")
 
 import numpy as np
 import torch
-from modular import initial, pretrained, tasks_and_target, trained
 from safetensors.torch import load_file, save_file
 
 import whence
+from modular import initial, pretrained, tasks_and_target, trained
 from whence.estimators.linearity import linearization_error
 from whence.evaluation import spearman_per_target
 from whence.surrogates.additive import AdditiveSurrogate

@@ -10,6 +10,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     estimators/      outcome functions of models: retrain.py (PyTorch, many at once) and refit.py (scikit-learn) are
                      true, merge.py (task vectors), gradex.py and onestep.py (gradients only) are estimates;
                      ladder.py says what each costs
+    gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; fused.py: one of few true runs

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 import whence
-from whence.cli.console import Page, number, remark, table, title
+from whence.cli.console import Page, Row, number, remark, table, title
 
 Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]
@@ -65,7 +65,7 @@ def page(found: Estimated | None) -> Page:
     if found is None:
         return [heading, remark('This part needs PyTorch: pip install "whence[torch]"')]
     n = found.n_subsets - 1
-    rows = [
+    rows: list[Row] = [
         [f"{n} trained models", f"{found.seconds_trained:.2f} s", "the truth"],
         [f"one pass of gradients, {n} small problems", f"{found.seconds:.2f} s", number(found.lds)],
     ]

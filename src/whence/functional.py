@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from whence.errors import InputError, some_of
 from whence.examples import Inputs
@@ -39,8 +40,7 @@ class ModelFn:
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
         args, kwargs = _arguments(inputs)
-        with _plain_attention():
-            return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
+        return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
 
 def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
@@ -122,14 +122,16 @@ def _without_weights(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Keep torch's transformer layers from a fused inference path that cannot be differentiated or batched."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+def plain_attention() -> Iterator[None]:
+    """Attention made of matrix products: the fused kernels can be neither batched nor differentiated forward."""
+    mha: Any = torch.backends.mha
+    fast = mha.get_fastpath_enabled()
+    mha.set_fastpath_enabled(False)
     try:
-        yield
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+        mha.set_fastpath_enabled(fast)
 
 
 def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -14,14 +14,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.errors import DataWarning, InputError
 from whence.estimators.memory import bytes_for_backward, free_bytes
 from whence.estimators.targets import Floats, by_target, higher_is_better
 from whence.examples import Examples, Given, Inputs
-from whence.functional import Filter, ModelFn, functional
+from whence.functional import Filter, ModelFn, functional, plain_attention
 from whence.losses import Loss, Metric, loss_named, metrics_named
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
@@ -237,22 +236,9 @@ class Problem:
 
 def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
     """Results of a function of one model for all models of a stack; an ``in_dims`` of None is for what they share."""
-    with _plain_attention():
+    with plain_attention():
         found: Tensor = torch.func.vmap(function, in_dims=in_dims)(*args)
     return found
-
-
-@contextmanager
-def _plain_attention() -> Iterator[None]:
-    """Attention made of matrix products: vmap has no rules for the fused kernels on CPU, nor for those of nn layers."""
-    mha: Any = torch.backends.mha
-    fast = mha.get_fastpath_enabled()
-    mha.set_fastpath_enabled(False)
-    try:
-        with sdpa_kernel(SDPBackend.MATH):
-            yield
-    finally:
-        mha.set_fastpath_enabled(fast)
 
 
 def unstacked(state: State) -> list[State]:
