@@ -174,6 +174,14 @@ def test_models_that_cannot_be_loaded(tmp_path):
         LanguageModel.load(tmp_path, device="cpu")
 
 
+@pytest.mark.parametrize("device", ["cuda:77", "granite"])
+def test_devices_that_are_not_there(tmp_path, device):
+    tiny_model(dtype=torch.float32).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"The device '{device}' cannot be used here"):
+        LanguageModel.load(tmp_path, device=device)
+
+
 def test_special_tokens_that_open_a_text_are_found():
     from tokenizers.processors import TemplateProcessing
 
@@ -260,6 +268,21 @@ def test_true_outcomes_can_be_measured_and_taken_up_again(tmp_path):
     for row, values in zip(more.subsets, more.values, strict=True):
         margin = margins(by_hand(language, prompts, np.flatnonzero(row)), prompts.answers)
         np.testing.assert_allclose(values, [np.log1p(np.exp(-margin)).mean(), (margin > 0).mean()], atol=1e-5)
+
+
+def test_a_run_folder_of_other_prompts_or_another_model_is_refused(tmp_path):
+    language, prompts = tiny()
+
+    def measured(truth):
+        whence.measure(truth, whence.FixedSize(2), 3, path=tmp_path / "run", progress=False)
+
+    measured(Prompted(language, prompts))
+    measured(Prompted(*tiny()))
+    other = LanguageModel(tiny_model(seed=1), tiny_tokenizer())
+    asked = prompts.asking(examples(5, seed=7))
+    for truth in (Prompted(other, prompts), Prompted(language, asked), Prompted(language, prompts, order="random")):
+        with pytest.raises(InputError, match="this run was begun with the outcome function Prompted"):
+            measured(truth)
 
 
 def test_outcomes_per_query():

@@ -105,6 +105,7 @@ class AnchoredPrompts(PromptOutcomes):
         self.anchors = self._anchors(anchors)
         self.tokens, self.has = align(prompts.demo_tokens, slot_tokens)
         self._tables: dict[int, Table] = {}
+        self._sign()
 
     def _anchors(self, given: Anchors) -> int | str | list[NDArray[np.intp]]:
         if isinstance(given, str):
@@ -124,7 +125,7 @@ class AnchoredPrompts(PromptOutcomes):
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
         if isinstance(self.anchors, list):
-            anchors = counted(len(self.anchors), "given anchor")
+            anchors = f"given: {[row.tolist() for row in self.anchors]}"
         else:
             anchors = "the mean" if self.anchors == MEAN else f"{self.anchors} random, seed {self.seed}"
         slots = f"{self.tokens.shape[1]} tokens"

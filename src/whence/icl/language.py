@@ -7,6 +7,7 @@ that the last place is that of the label word in all of them; padding is masked,
 from __future__ import annotations
 
 import copy
+import hashlib
 import importlib.util
 import inspect
 import os
@@ -88,8 +89,8 @@ class LanguageModel:
                 f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
                 f"tokenizer.save_pretrained(folder). ({_first_line(error)})"
             ) from error
-        where = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
-        # The fused kernels of the processor are slower for prompts this short, and lack some derivatives.
+        where = _device(device)
+        # Fused attention lacks some derivatives on a processor.
         attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
         try:
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -128,6 +129,11 @@ class LanguageModel:
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, without special ones."""
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
+
+    def digest(self) -> bytes:
+        """What tells this model from others: the first few numbers of every parameter."""
+        first = [parameter.flatten()[:4].float().cpu().numpy() for parameter in self.model.parameters()]
+        return hashlib.sha256(np.concatenate(first).tobytes()).digest()
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Embeddings (…, d) of tokens."""
@@ -231,6 +237,16 @@ def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
     if min(len(row) for row in rows) == 1 and width > 1:
         raise InputError("A prompt must have at least two tokens. Write more into the template.")
     return tokens, mask
+
+
+def _device(given: str | torch.device | None) -> torch.device:
+    """A device that is there."""
+    try:
+        found = torch.device(given if given is not None else "cuda" if torch.cuda.is_available() else "cpu")
+        torch.zeros(1, device=found)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"The device {given!r} cannot be used here ({_first_line(error)}). Use 'cpu'.") from error
+    return found
 
 
 def _first_line(error: Exception) -> str:

@@ -7,6 +7,8 @@ likely one where it is positive.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -92,6 +94,12 @@ class PromptOutcomes(ABC):
         columns = [f"[{query}]" for query in range(len(prompts.queries))] if per_query else [""]
         up = [metric for metric in self.metrics if metric not in LOWER_IS_BETTER]
         self.maximize = tuple(f"{metric}{column}" for metric in up for column in columns)
+
+    def _sign(self) -> None:
+        """Call the outcome function after all that its values depend on, so that a run folder of another is refused."""
+        about = json.dumps([self.provenance, self.metrics, self.per_query]).encode()
+        signature = hashlib.sha256(about + self.prompts.digest() + self.model.digest()).hexdigest()[:10]
+        self.__qualname__ = f"{type(self).__name__} (prompts and model {signature})"
 
     @property
     @abstractmethod

@@ -6,6 +6,7 @@ pieces: so a demonstration is the same tokens wherever it stands, in prompts tha
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -185,6 +186,11 @@ class Prompts:
     def names(self) -> tuple[str, ...]:
         """Names of the demonstrations."""
         return tuple(example.name for example in self.demos)
+
+    def digest(self) -> bytes:
+        """What tells these prompts from others: all tokens, and which answers are right."""
+        pieces = [self.head, *self.demo_tokens, *self.query_tokens, self.label_tokens, self.answers]
+        return hashlib.sha256(b"|".join(piece.tobytes() for piece in pieces)).digest()
 
     def prefix(self, sequence: Iterable[int]) -> Tokens:
         """Tokens of a prompt up to its query: the head, and demonstrations in this order."""

@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import InputError
 from whence.estimators.subsets import Floats
-from whence.icl.outcomes import PromptOutcomes, margins, values_of
-from whence.icl.prompts import Tokens
+from whence.icl.language import LanguageModel
+from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
+from whence.icl.prompts import Prompts, Tokens
 from whence.progress import track
 
 
@@ -37,6 +38,18 @@ class Prompted(PromptOutcomes):
     task_names, maximize, provenance
         As `whence.measure` reads them.
     """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: Prompts,
+        *,
+        metrics: str | Sequence[str] = "loss",
+        per_query: bool = False,
+        order: Order = "listed",
+    ) -> None:
+        super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
+        self._sign()
 
     @property
     def provenance(self) -> dict[str, str]:
