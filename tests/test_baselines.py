@@ -415,6 +415,17 @@ def test_source_averages_gradients_and_curvature_over_a_segment():
     np.testing.assert_allclose(twice.coef_, once.coef_, rtol=1e-5)
 
 
+def test_source_is_the_same_forwards_and_backwards():
+    """Many queries are carried as few tasks, forwards; a query at a time goes backwards."""
+    model, tasks, targets = classes()
+    settings = {"segments": [[perceptron()], [model]], "learning_rates": [0.1, 0.05], "steps": [10, 20]}
+    together = source_scores(model, tasks, targets, per_query=True, **settings).coef_
+    assert together.shape[1] > 2 * len(tasks)
+    x, y = targets["x"]
+    single = [source_scores(model, tasks, (x[i : i + 1], y[i : i + 1]), **settings).coef_[:, 0] for i in range(5)]
+    np.testing.assert_allclose(together[:, :5], np.transpose(single), rtol=1e-4, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

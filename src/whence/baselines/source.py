@@ -8,8 +8,8 @@ through the segments,
     dF/ds_k = −Σ_l (S_L … S_{l+1} ∇F)ᵀ φ_l(H_l) p_k g_{k,l},
     S_l = exp(−η_l N_l H_l),  φ_l(h) = (1 − exp(−η_l N_l h))/h,
 
-so that functions of the curvature are applied to as many vectors as there are targets. Unlike an influence function, it
-needs no trained-out model and no damping.
+or the tasks' pushes forwards, where these are fewer. Unlike an influence function, it needs no trained-out model and no
+damping.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def source_scores(
     l2: float = 0.0,
     weighting: str = "task",
     normalized: bool = True,
-    rank: int = 64,
+    rank: int = 32,
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Scores:
@@ -117,21 +117,32 @@ def source_scores(
     shares = shares_of(problem, weighting)
     weights = example_weights(problem, shares)
     (end,) = points_of(problem, [])
-    carried = target_gradients(problem, end)
+    left = target_gradients(problem, end)
+    order = list(zip(parts, rates, lengths.tolist(), strict=True))
+    # Functions of the curvature go either to the targets' gradients, carried backwards, or to the tasks' and to what
+    # earlier segments have pushed, carried forwards: whichever are fewer vectors.
+    forwards = 2 * len(shares) < len(left)
+    carried = torch.zeros(len(shares), left.shape[1]).to(left) if forwards else left
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
-    order = list(zip(parts, rates, lengths.tolist(), strict=True))[::-1]
-    for checkpoints, rate, length in track(order, "segments"):
+    for checkpoints, rate, length in track(order if forwards else order[::-1], "segments"):
         points = points_of(problem, checkpoints)
         bends = [Curvature(point, problem.loss, problem.tasks, weights, curvature, l2) for point in points]
         gradients = torch.stack([task_gradients(problem, point) for point in points]).mean(0)
         pull = pulls(gradients, shares, normalized=normalized)
-        reached, carried = _segment(bends, rate * length, rank)(carried)
-        coef = coef - (pull @ reached.T).double()
+        apply = _segment(bends, rate * length, rank)
+        if forwards:
+            reached, kept = apply(torch.cat([pull, carried]))
+            carried = reached[: len(pull)] + kept[len(pull) :]
+        else:
+            reached, carried = apply(carried)
+            coef = coef - (pull @ reached.T).double()
         if not bool(carried.isfinite().all()):
             raise InputError(
                 "The pushes that SOURCE carries through the training grow beyond all bounds, along negative "
                 "eigenvalues of the Hessian: use curvature='gauss_newton'."
             )
+    if forwards:
+        coef = -(carried @ left.T).double()
     return scores_of(problem, coef, "SOURCE", diagnostics={"segments": len(parts)})
 
 
