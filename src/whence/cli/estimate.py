@@ -248,7 +248,7 @@ def _told(
     where = shlex.quote(str(folder))
     if method == "retrain":
         return document, [*page, remark("next: what they tell"), command(f"  whence fit {where}")]
-    page.append(remark("next: a few true runs, and both fused"))
-    page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
+    page.append(remark("next: a few true runs (as by --method retrain), and both fused"))
     page.append(command(f"  whence fit TRUE_RUNS --estimates {where}"))
+    page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
     return document, page

@@ -31,7 +31,7 @@ from whence.surrogates.kernel import Group, PosteriorSurrogate
 from whence.surrogates.kernels import Array, Constant, Kernel
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
 from whence.surrogates.rungs import Moments, Rung
-from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, typical_ratio
+from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
 
 if TYPE_CHECKING:
     from whence.outcomes import Outcomes
@@ -107,9 +107,9 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.slopes_ = _slopes(residual, C, Y, unit, spread)
         for _ in range(ROUNDS):
             residual = CombinedSurrogate(random_state=self.random_state) if with_kernel else _Level()
-            residual.fit(S, Y - self._sloped(C), counts)
+            residual.fit(S, tamed(Y - self._sloped(C)), counts)
             self.slopes_ = _slopes(residual, C, Y, unit, spread)
-        rest = Y - self._sloped(C)
+        rest = tamed(Y - self._sloped(C))
         if with_kernel:
             # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
             wider = float(stdtrit(len(S) - 3, (1 + LEVEL) / 2)) / HALF_WIDTH

@@ -19,6 +19,8 @@ PRIOR_STD = 0.5
 LEAST_OWN, TYPICAL_OWN, MOST_OWN = 0.1, 0.25, 1.0
 # How many runs, and how many targets, prior guesses are worth.
 PRIOR_RUNS, PRIOR_TARGETS = 3, 10
+# From so many runs on, those that are so many times as far off as most others are brought back.
+TAMED_RUNS, FAR = 8, 2.0
 # Beyond so many standard deviations a run counts as an outlier (Huber 1964), found in so many passes.
 HUBER, PASSES = 1.5, 5
 
@@ -49,10 +51,26 @@ def typical_ratio(estimates: Array, truth: Array, spread: Array) -> Array:
     m = len(truth)
     if m < 2:
         return np.ones(len(estimates))
-    wide, narrow = truth.std(0), np.maximum(estimates.std(1), spread)
+    wide, narrow = tamed(truth).std(0), np.maximum(estimates.std(1), spread)
     ratios = np.divide(wide, narrow, out=np.full(narrow.shape, np.nan), where=(narrow > 0) & (wide > 0))
     logs = [np.median(np.log(row[~np.isnan(row)])) if (~np.isnan(row)).any() else 0.0 for row in ratios]
     return np.asarray(np.exp(np.array(logs) * (m - 1) / (m - 1 + PRIOR_RUNS)))
+
+
+def tamed(values: Array) -> Array:
+    """Return values (m, T) with the few that are far off in their column brought back.
+
+    A run gone wild is to be expected among many, and nothing learned from them must follow it. Far is several times as
+    far from the middle as all but a tenth of the runs: what several runs share, however rare, is left alone.
+
+    >>> tamed(np.array([[0.0], [1.0], [-1.0], [0.5], [-0.5], [2.0], [-2.0], [0.2], [500.0]])).max(0).round(1).tolist()
+    [4.6]
+    """
+    if len(values) < TAMED_RUNS:
+        return values
+    middle = np.median(values, axis=0)
+    far = FAR * np.quantile(np.abs(values - middle), 0.9, axis=0, method="lower")
+    return np.clip(values, middle - far, middle + far)
 
 
 def pooled_variance(variance: Array, expected: Array, n_runs: int) -> Array:
