@@ -145,6 +145,15 @@ def test_a_model_with_its_tasks_in_another_order_is_refused(learned):
         whence.fit(runs, estimates=learned)
 
 
+def test_a_fused_model_is_an_estimate_for_the_next_but_not_one_without_a_run(learned):
+    half = whence.fit(true_runs(10, target_names=["loss"]), estimates=learned)
+    model = whence.fit(true_runs(14, seed=9), estimates={"half": half})
+    found = whence.attribute(model, "banzhaf")
+    np.testing.assert_allclose(found.scores, oracles.banzhaf(oracles.table_of(model.predict, 6)), atol=1e-9)
+    with pytest.raises(InputError, match="The model of estimates was fitted without any value of loss"):
+        whence.fit(true_runs(), estimates=whence.fit(true_runs(0), estimates=learned))
+
+
 def test_a_model_that_does_not_know_its_uncertainty_is_refused():
     from sklearn.ensemble import RandomForestRegressor
 

@@ -124,14 +124,8 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
     for name, each in given.items():
         if isinstance(each, Model):
             _refuse_other(name, each.outcomes, truth)
-            if each.task_names != truth.task_names:
-                raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
-            if odd := [part.name for part in each.parts if not hasattr(part.surrogate, "contrast_std")]:
-                raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
+            _refuse_model(name, each, truth)
             model = each
-            if empty := [name for name, column in zip(each.target_names, each.outcomes.values.T, strict=True)
-                         if name in truth.target_names and np.isnan(column).all()]:  # fmt: skip
-                raise InputError(f"The model of {name} was fitted without any value of {some_of(empty)}.")
         else:
             table = each if isinstance(each, Outcomes) else _estimated(name, each, truth, seed)
             _refuse_other(name, table, truth)
@@ -162,6 +156,17 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
             f"The {name} are of {words[table.is_binary]} and the true runs of {words[truth.is_binary]}. "
             "Give both alike."
         )
+
+
+def _refuse_model(name: str, model: Model, truth: Outcomes) -> None:
+    """Raise where a model of estimates lacks what fusion needs of it."""
+    if model.task_names != truth.task_names:
+        raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
+    if odd := [part.name for part in model.parts if not hasattr(part.surrogate, "contrast_std")]:
+        raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
+    values = model.outcomes.targets(truth.target_names).values
+    if empty := [truth.target_names[t] for t in np.flatnonzero(np.isnan(values).all(0))]:
+        raise InputError(f"The model of {name} was fitted without any value of {some_of(empty)}. Give one that has.")
 
 
 def _estimated(name: str, outcome_fn: Any, truth: Outcomes, seed: int) -> Outcomes:

@@ -120,8 +120,8 @@ def learn_slopes(estimates: Array, truth: Array, scale: Array, unit: Array) -> S
         precision = np.einsum("tir,ti,tis->trs", C, weights, C)
         moment = np.einsum("tir,ti,ti->tr", C, weights, Z)
         shared, uncertainty = _shared(precision, moment, own, start, independent(Z - C @ start))
-        mean, covariance = _shrunk(precision, moment, own, shared)
         own = _own(precision, moment, own, shared)
+        mean, covariance = _shrunk(precision, moment, own, shared)
         residual = np.abs(Z - np.einsum("tir,tr->ti", C, mean))
         weights = HUBER / np.maximum(residual, HUBER)
     follow = covariance / own**2  # how far a target follows the shared slope
