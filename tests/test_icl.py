@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import whence
 from language_models import LinearInEmbeddings, examples, tiny, tiny_model, tiny_tokenizer
 from whence import InputError
 from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompted, Prompts, Template, read_examples
+from whence.icl.language import import_transformers
 from whence.icl.outcomes import margins, values_of
 from whence.icl.slots import align
 
@@ -172,6 +175,15 @@ def test_models_that_cannot_be_loaded(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(InputError, match="the model cannot be loaded"):
         LanguageModel.load(tmp_path, device="cpu")
+
+
+def test_a_torchvision_that_cannot_be_imported_does_not_matter(tmp_path, monkeypatch):
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('operator does not exist')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    import_transformers()
+    assert importlib.util.find_spec("torchvision") is None
 
 
 @pytest.mark.parametrize("device", ["cuda:77", "granite"])

@@ -69,6 +69,7 @@ class PromptOutcomes(ABC):
         Whether every query is an outcome of its own, instead of their mean.
     order : {"listed", "random"}
         In which order the demonstrations of a subset stand: as in the list of candidates, or drawn by the row's seed.
+        As listed, what a demonstration does includes what its place does: the first candidates always come first.
     """
 
     batch_size = 8  # subsets; each is as many prompts as there are queries
