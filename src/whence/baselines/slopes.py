@@ -8,7 +8,6 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_map
 
 from whence.errors import InputError
 from whence.estimators.points import Point
@@ -19,9 +18,9 @@ from whence.gradients.projections import flatten, n_params
 from whence.losses import Loss
 from whence.progress import track
 
-ROWS = 512  # examples per pass
-FEW = 4  # examples per group up to which their gradients are made one by one, side by side
-NUMBERS = 2**26  # in the gradients that are held side by side
+ROWS = 512  # examples of a group per pass
+AT_ONCE = 4096  # examples of all groups per pass
+NUMBERS = 2**26  # in the gradients that are made side by side
 
 
 @contextmanager
@@ -59,25 +58,25 @@ def group_gradients(point: Point, loss: Loss, examples: Examples, owner: Tensor,
     output_fn, params = point
     sizes = torch.bincount(owner)
     total = next(iter(params.values())).new_zeros(len(sizes), n_params(params))
+    members = torch.split(torch.argsort(owner, stable=True), sizes.tolist())
 
-    def summed(at: Params, inputs: Inputs, labels: Tensor) -> Tensor:
-        return loss(output_fn(at, inputs), labels).sum()
+    def summed(at: Params, inputs: Inputs, labels: Tensor, counted: Tensor) -> Tensor:
+        return (loss(output_fn(at, inputs), labels) * counted).sum()
 
-    def single(at: Params, x: Inputs, y: Tensor) -> Tensor:
-        return summed(at, tree_map(lambda leaf: leaf[None], x), y[None])
-
-    label = f"gradients of {what}"
+    side_by_side = torch.func.vmap(torch.func.grad(summed), in_dims=(None, 0, 0, 0))
+    longest = int(sizes.max())
+    portion = max(1, min(NUMBERS // total.shape[1], AT_ONCE // longest))
     with differentiable():
-        if len(owner) <= FEW * len(sizes):
-            gradient = torch.func.vmap(torch.func.grad(single), in_dims=(None, 0, 0))
-            portion = max(1, min(ROWS, NUMBERS // total.shape[1]))
-            for rows in track(list(examples.blocks(portion)), label):
-                total.index_add_(0, owner[rows], flatten(gradient(params, *examples.rows(rows))))
-        else:
-            for group in track(range(len(sizes)), label):
-                for index in torch.split((owner == group).nonzero()[:, 0], ROWS):
-                    found = torch.func.grad(summed)(params, *examples.rows(index))
-                    total[group] += flatten(found, 0)
+        for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
+            groups = members[start : start + portion]
+            # Short groups are filled up with their first example, which does not count again.
+            width = max(len(rows) for rows in groups)
+            filled = torch.stack([torch.cat([rows, rows[:1].expand(width - len(rows))]) for rows in groups])
+            real = torch.arange(width, device=owner.device) < sizes[start : start + portion, None]
+            for columns in torch.split(torch.arange(width, device=owner.device), ROWS):
+                inputs, labels = examples.rows(filled[:, columns])
+                found = side_by_side(params, inputs, labels, real[:, columns].to(total))
+                total[start : start + portion] += flatten(found)
     if not bool(total.isfinite().all()):
         bad = int((~total.isfinite()).any(dim=1).nonzero()[0, 0])
         name = examples.names[int(examples.owner[(owner == bad).nonzero()[0, 0]])]
