@@ -24,7 +24,7 @@ from whence.icl.language import LanguageModel
 from whence.icl.prompts import Prompts
 
 Order = Literal["listed", "random"]
-Sequence_ = NDArray[np.intp]  # demonstrations of one prompt, in the order in which they stand
+Places = NDArray[np.intp]  # demonstrations of one prompt, in the order in which they stand
 METRICS = ("loss", "accuracy", "margin")
 
 
@@ -126,7 +126,7 @@ class PromptOutcomes(ABC):
     def _outcomes(self, rows: Floats, seeds: ArrayLike) -> dict[str, Floats]:
         return self.outcomes(self.sequences(rows, seeds))
 
-    def sequences(self, subsets: ArrayLike, seeds: ArrayLike) -> list[Sequence_]:
+    def sequences(self, subsets: ArrayLike, seeds: ArrayLike) -> list[Places]:
         """Demonstrations of each subset, in the order in which they stand in its prompt."""
         rows = as_subsets(subsets, self.task_names)
         if not np.isin(rows, (0.0, 1.0)).all():
@@ -142,7 +142,7 @@ class PromptOutcomes(ABC):
         values = self.values(sequences)
         return {name: values[name] if self.per_query else values[name].mean(1) for name in self.metrics}
 
-    def _checked(self, sequence: ArrayLike) -> Sequence_:
+    def _checked(self, sequence: ArrayLike) -> Places:
         """One prompt as places of demonstrations."""
         row = np.asarray(sequence)
         if row.size == 0:
@@ -153,4 +153,4 @@ class PromptOutcomes(ABC):
                 f"A prompt is given by the places of its demonstrations, from 0 to {n_demos - 1} "
                 f"({counted(n_demos, 'demonstration')}). Got {sequence!r}."
             )
-        return cast(Sequence_, row.astype(np.intp))
+        return cast(Places, row.astype(np.intp))

@@ -101,6 +101,8 @@ class Prompts:
         Token of each label word, in the order of ``words``.
     answers : ndarray of shape (Q,)
         Which of the labels is that of each query.
+    encode : callable
+        Tokens of a text, without special ones.
     """
 
     demos: tuple[Example, ...]
