@@ -263,6 +263,18 @@ def test_an_indefinite_hessian_is_warned_of_with_the_damping_that_it_takes(solve
         influence_scores(model, tasks, target, curvature="gauss_newton", damping=0.01, **settings)
 
 
+def test_directions_without_curvature_are_left_alone():
+    """Two inputs that are the same: only the sum of their weights is known."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 1)), rng.normal(size=8)
+    tasks = {"a": (x[:4], y[:4]), "b": (x[4:], y[4:])}
+    twice = {name: (np.repeat(x, 2, axis=1), y) for name, (x, y) in tasks.items()}
+    settings = {"loss": "squared", "damping": 0.0}
+    once = influence_scores(linear([0.4]), tasks, tasks["a"], **settings)
+    found = influence_scores(linear([0.2, 0.2]), twice, twice["a"], **settings)
+    np.testing.assert_allclose(found.coef_, once.coef_, rtol=1e-8)
+
+
 def test_lissa_that_diverges_is_named_with_what_to_change():
     model, tasks, target = classes()
     with pytest.raises(InputError, match=r"LiSSA diverged at step \d+: raise scale \(0\.1\) above .* about"):

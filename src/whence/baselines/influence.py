@@ -68,7 +68,7 @@ def influence_scores(
         Which parameters move; those that require a gradient where not given.
     curvature : {"hessian", "gauss_newton"}
     solver : {"auto", "exact", "cg", "lissa", "ekfac"}
-        How the inverse is applied: by factorising the matrix, by conjugate gradients, by LiSSA's series, or as an
+        How the inverse is applied: by factorising the matrix (directions without any curvature are left alone), by conjugate gradients, by LiSSA's series, or as an
         eigenvalue-corrected Kronecker factorisation of the Gauss–Newton matrix (curvlinops; linear and convolution
         layers, all examples equal). "auto": exact for small models, else conjugate gradients.
     damping : float
@@ -129,7 +129,8 @@ def influence_scores(
 
         found = Solved(ekfac_solve(model, problem, fewer, l2 + damping), math.nan, 0)
     coef = -(right @ found.vectors.T if fewer is left else found.vectors @ left.T)
-    told: dict[str, Any] = {"solver": chosen, "curvature": curvature, "steps": found.steps, "residual": found.residual}
+    kind = "gauss_newton" if chosen == "ekfac" else curvature
+    told: dict[str, Any] = {"solver": chosen, "curvature": kind, "steps": found.steps, "residual": found.residual}
     return scores_of(problem, coef, "influence", diagnostics=told)
 
 
@@ -142,11 +143,11 @@ def example_weights(problem: Problem, shares: Tensor) -> Tensor:
 def _exact(bend: Curvature, right: Tensor, damping: float) -> Solved:
     """Solve with the matrix itself, in double precision."""
     values, vectors = torch.linalg.eigh(bend.matrix())
-    low, high = float(values[0]), float(values[-1])
-    if low <= high * 1e-14:
-        # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
-        _warn_indefinite(low, damping)
-    inverse = torch.where(values.abs() > high * 1e-14, 1 / values, 0.0)
+    rounding = float(values.abs().max()) * len(values) * torch.finfo(right.dtype).eps
+    if float(values[0]) < -rounding:
+        _warn_indefinite(float(values[0]), damping)
+    # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
+    inverse = torch.where(values.abs() > rounding, 1 / values, 0.0)
     return Solved((((right.double() @ vectors) * inverse) @ vectors.T).to(right), 0.0, 1)
 
 

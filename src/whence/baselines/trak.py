@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from whence.baselines.scores import Scores, scores_of, shares_of
 from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
-from whence.examples import Examples, Given
+from whence.examples import Given
 from whence.functional import Filter
 from whence.gradients.linearize import Linearization
 from whence.losses import Loss, Squared, loss_named
@@ -123,10 +123,11 @@ def _means(linear: Linearization, owner: Tensor, loss: Loss) -> tuple[Tensor, Te
 
 
 def _mean_slopes(linear: Linearization, loss: Loss) -> Tensor:
-    examples: Examples = linear.examples
-    slope = loss.with_slope(linear.outputs, examples.labels)[1].double()
-    sizes = torch.bincount(examples.owner).double()
-    return slope.new_zeros(len(sizes), slope.shape[1]).index_add_(0, examples.owner, slope) / sizes[:, None]
+    """Mean over each task of the slope of the loss by the outputs, (K, C)."""
+    owner = linear.examples.owner
+    slope = loss.slope(linear.outputs.clone(), linear.examples.labels).double()
+    sizes = torch.bincount(owner).double()
+    return slope.new_zeros(len(sizes), slope.shape[1]).index_add_(0, owner, slope) / sizes[:, None]
 
 
 def _gram(linear: Linearization, shares: Tensor) -> Tensor:

@@ -1,0 +1,268 @@
+"""One method of one library on the problem of benchmarks/baselines.py, in a process and an environment of its own.
+
+    python benchmarks/baselines_worker.py LIBRARY/METHOD problem.npz scores.npy
+
+Prints a line of JSON: seconds (the best of three calls, or of one that takes long) and the memory that calls and
+imports added at their peak. All get the same weights, checkpoints, 800 examples in 20 tasks and 100 queries. The peers
+score every pair of example and query, of which the means over tasks are kept; whence scores tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import warnings
+from functools import partial
+
+os.environ.setdefault("OMP_NUM_THREADS", "2")
+
+import numpy as np
+import torch
+from torch import nn
+
+DAMPING, STEPS, RANK, SCALE, BATCH = 0.1, 20, 512, 20.0, 64
+
+
+def network(weights=None):
+    model = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 10)).eval()
+    if weights is not None:
+        model.load_state_dict({name: torch.as_tensor(value) for name, value in weights.items()})
+    return model
+
+
+class Problem:
+    """What baselines.py wrote: weights, examples and queries."""
+
+    def __init__(self, path: str) -> None:
+        with np.load(path) as file:
+            parts = {name: file[name] for name in file.files}
+        names = [name for name in network().state_dict()]
+        self.states = [
+            {n: torch.as_tensor(parts[f"{c}:{n}"]) for n in names} for c in range(int(parts["n_checkpoints"]))
+        ]
+        self.final, self.model = self.states[-1], network(self.states[-1])
+        self.X, self.y = torch.as_tensor(parts["X"]), torch.as_tensor(parts["y"])
+        self.queries, self.labels = torch.as_tensor(parts["queries"]), torch.as_tensor(parts["labels"])
+        self.owner, self.rates = parts["owner"], parts["rates"].tolist()
+        self.segment_rates, self.segment_steps = parts["segment_rates"].tolist(), parts["segment_steps"].tolist()
+
+    @property
+    def tasks(self):
+        return {f"t{k:02d}": (self.X[self.owner == k], self.y[self.owner == k]) for k in range(self.owner.max() + 1)}
+
+    @property
+    def train_set(self):
+        return torch.utils.data.TensorDataset(self.X, self.y)
+
+    @property
+    def test_set(self):
+        return torch.utils.data.TensorDataset(self.queries, self.labels)
+
+    def means(self, scores):
+        """Means over tasks of scores (n, q), (K, q)."""
+        scores = np.asarray(scores, dtype=np.float64)
+        return np.stack([scores[self.owner == k].mean(0) for k in range(self.owner.max() + 1)])
+
+
+# ---- whence ------------------------------------------------------------------------------------------------
+
+
+def whence_scores(p: Problem, name: str):
+    from whence import baselines
+
+    given = (p.model, p.tasks, (p.queries, p.labels))
+    influence = partial(baselines.influence_scores, *given, per_query=True, damping=DAMPING)
+    found = {
+        "cg": lambda: influence(solver="cg", tol=1e-12, max_steps=STEPS),
+        "gauss_newton": lambda: influence(solver="cg", curvature="gauss_newton", tol=1e-3),
+        "lissa": lambda: influence(solver="lissa", max_steps=100, batch_size=BATCH, scale=SCALE),
+        "ekfac": lambda: influence(solver="ekfac"),
+        "tracin": lambda: baselines.tracin_scores(*given, per_query=True, checkpoints=p.states, learning_rates=p.rates),
+        "trak": lambda: baselines.trak_scores(*given, per_query=True, rank=RANK),
+        "trak_tasks": lambda: baselines.trak_scores(*given, per_query=True, rank=RANK, kernel="tasks"),
+        "trak_penalised": lambda: baselines.trak_scores(*given, per_query=True, rank=RANK, l2=1.0),
+        "source": lambda: baselines.source_scores(
+            *given, per_query=True, segments=[[s] for s in p.states], learning_rates=p.segment_rates,
+            steps=p.segment_steps,
+        ),
+        "bif": lambda: baselines.bif_scores(*given, per_query=True, damping=DAMPING, chains=16, draws=100, thin=5),
+    }  # fmt: skip
+    return found[name]().coef_
+
+
+# ---- peers -------------------------------------------------------------------------------------------------
+
+
+def dattri_scores(p: Problem, name: str):
+    from dattri.algorithm.influence_function import IFAttributorCG, IFAttributorEKFAC, IFAttributorLiSSA
+    from dattri.algorithm.tracin import TracInAttributor
+    from dattri.algorithm.trak import TRAKAttributor
+    from dattri.task import AttributionTask
+    from torch.utils.data import DataLoader
+
+    model = p.model
+
+    def loss(params, data):
+        x, y = data
+        return nn.functional.cross_entropy(torch.func.functional_call(model, params, (x,)), y.long())
+
+    def of_one(params, data):
+        x, y = data
+        return nn.functional.cross_entropy(torch.func.functional_call(model, params, (x[None],)), y[None])
+
+    def margin(params, data):
+        x, y = data
+        out = -nn.functional.cross_entropy(torch.func.functional_call(model, params, (x[None],)), y[None])
+        return out - torch.log(1 - torch.exp(out))
+
+    def probability(params, data):
+        return torch.exp(-of_one(params, data))
+
+    whole = DataLoader(p.train_set, batch_size=len(p.X))
+    test = DataLoader(p.test_set, batch_size=len(p.queries))
+    if name in ("cg", "lissa"):
+        # Per-example gradients are those of the same loss: cross-entropy of a batch of one is its mean.
+        task = AttributionTask(loss_func=_either(loss, of_one), model=model, checkpoints=p.final)
+        if name == "cg":
+            attributor = IFAttributorCG(task=task, max_iter=STEPS, tol=1e-12, regularization=DAMPING)
+        else:
+            attributor = IFAttributorLiSSA(
+                task=task, batch_size=BATCH, num_repeat=1, recursion_depth=100, damping=DAMPING, scaling=SCALE
+            )
+        attributor.cache(whole)
+    elif name == "tracin":
+        task = AttributionTask(loss_func=of_one, model=model, checkpoints=p.states)
+        attributor = TracInAttributor(task=task, weight_list=torch.tensor(p.rates), normalized_grad=False)
+        attributor.projector_kwargs = None
+    elif name == "trak":
+        task = AttributionTask(loss_func=margin, model=model, checkpoints=p.final)
+        attributor = TRAKAttributor(
+            task=task, correct_probability_func=probability, projector_kwargs={"proj_dim": RANK}
+        )
+        attributor.cache(whole)
+        return p.means(attributor.attribute(test).detach())
+    elif name == "ekfac":
+        task = AttributionTask(loss_func=_of_any(model), model=model, checkpoints=p.final)
+        attributor = IFAttributorEKFAC(task=task, module_name=["0", "2"], damping=DAMPING)
+        attributor.cache(whole)
+    return p.means(attributor.attribute(whole, test).detach())
+
+
+def _either(loss, of_one):
+    return lambda params, data: of_one(params, data) if data[0].ndim == 1 else loss(params, data)
+
+
+def _of_any(model):
+    def loss(params, data):
+        x, y = data
+        found = torch.func.functional_call(model, params, (x if x.ndim > 1 else x[None],))
+        y = y if y.ndim else y[None]
+        return nn.functional.cross_entropy(found, y)
+
+    return loss
+
+
+def captum_scores(p: Problem, name: str):
+    from captum.influence import TracInCP
+
+    rates = dict(zip(map(str, range(len(p.states))), p.rates, strict=True))
+
+    def load(model, checkpoint):
+        model.load_state_dict(p.states[int(checkpoint)])
+        return rates[checkpoint]
+
+    tracin = TracInCP(
+        network(), p.train_set, checkpoints=list(rates), checkpoints_load_func=load,
+        loss_fn=nn.CrossEntropyLoss(reduction="sum"), batch_size=100, sample_wise_grads_per_batch=True,
+    )  # fmt: skip
+    return p.means(tracin.influence((p.queries, p.labels)).detach().T)
+
+
+def traker_scores(p: Problem, name: str):
+    import logging
+    import tempfile
+
+    from trak import TRAKer
+
+    with tempfile.TemporaryDirectory() as folder:
+        traker = TRAKer(
+            model=p.model, task="image_classification", train_set_size=len(p.X), proj_dim=RANK, device="cpu",
+            save_dir=folder, use_half_precision=False, logging_level=logging.ERROR, load_from_save_dir=True,
+        )  # fmt: skip
+        traker.load_checkpoint(p.final, model_id=0)
+        for rows in torch.arange(len(p.X)).split(100):
+            traker.featurize(batch=(p.X[rows], p.y[rows]), num_samples=len(rows))
+        traker.finalize_features()
+        traker.start_scoring_checkpoint("q", p.final, model_id=0, num_targets=len(p.queries))
+        traker.score(batch=(p.queries, p.labels), num_samples=len(p.queries))
+        return p.means(traker.finalize_scores(exp_name="q"))
+
+
+def kronfluence_scores(p: Problem, name: str):
+    import tempfile
+
+    from kronfluence.analyzer import Analyzer, prepare_model
+    from kronfluence.arguments import FactorArguments, ScoreArguments
+    from kronfluence.task import Task
+
+    class Classify(Task):
+        def compute_train_loss(self, batch, model, sample=False):
+            x, y = batch
+            out = model(x)
+            if sample:
+                y = torch.multinomial(out.detach().softmax(-1), 1)[:, 0]
+            return nn.functional.cross_entropy(out, y, reduction="sum")
+
+        def compute_measurement(self, batch, model):
+            return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
+
+    with tempfile.TemporaryDirectory() as folder:
+        task = Classify()
+        analyzer = Analyzer(
+            "b", prepare_model(network(p.final), task), task, cpu=True, output_dir=folder, disable_tqdm=True
+        )
+        analyzer.fit_all_factors(
+            "f", p.train_set, per_device_batch_size=400, factor_args=FactorArguments(strategy="ekfac")
+        )
+        analyzer.compute_pairwise_scores(
+            "s", "f", query_dataset=p.test_set, train_dataset=p.train_set, per_device_query_batch_size=100,
+            per_device_train_batch_size=400, score_args=ScoreArguments(damping_factor=DAMPING),
+        )  # fmt: skip
+        return p.means(analyzer.load_pairwise_scores("s")["all_modules"].float().T)
+
+
+LIBRARIES = {
+    "whence": whence_scores, "dattri": dattri_scores, "captum": captum_scores, "traker": traker_scores,
+    "kronfluence": kronfluence_scores,
+}  # fmt: skip
+
+
+def memory(field: str) -> float:
+    """Return a figure of this process, in MB; the kernel's own, since what getrusage says is inherited."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
+
+
+def main() -> None:
+    what, source, result = sys.argv[1:]
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    library, name = what.split("/")
+    problem = Problem(source)
+    before = memory("VmRSS")
+    seconds = []
+    for _ in range(3):  # the first loads and compiles what is needed
+        began = time.perf_counter()
+        scores = LIBRARIES[library](problem, name)
+        seconds.append(time.perf_counter() - began)
+        if seconds[0] > 10:
+            break
+    after = memory("VmHWM")
+    np.save(result, np.asarray(scores, dtype=np.float64))
+    print(json.dumps({"seconds": min(seconds), "added_mb": after - before}))
+
+
+if __name__ == "__main__":
+    main()
