@@ -137,8 +137,8 @@ def main() -> None:
         f"{torch.__version__}. {(__doc__ or '').split(chr(10) * 2)[2]}\n"
     )
     say(
-        "Each cell: LDS per query / rank correlation of the mean loss. Cost: of all estimates, in forward passes over the "
-        "training data (a true run of this setting beside it).\n"
+        "Each cell: LDS per query / rank correlation of the mean loss. Cost: of all estimates, in forward passes over "
+        "the training data, a backward pass counting two; a true run of this setting beside it.\n"
     )
     header = [
         "setting",
@@ -162,9 +162,9 @@ def main() -> None:
         say("| " + " | ".join(row_of(setting, args, first_order)) + " |")
     say("\n## First-order error at truly trained weights\n")
     say(
-        "The paper's ε: ‖f(W) − f(W₀) − ∇f·(W − W₀)‖ relative to ‖f(W)‖, and relative to the change ‖f(W) − f(W₀)‖, median "
-        "over held-out queries, for the first subset; how far training moved; the same error from a point halfway along a run "
-        "on all tasks.\n"
+        "The paper's ε: ‖f(W) − f(W₀) − ∇f·(W − W₀)‖ relative to ‖f(W)‖, and relative to the change ‖f(W) − f(W₀)‖, "
+        "median over held-out queries, for the first subset; how far training moved; the same error from a point "
+        "halfway along a run on all tasks.\n"
     )
     say("| setting | of outputs | of the change | ‖W − W₀‖ / ‖W₀‖ | of the change, from halfway |")
     say("|---|---|---|---|---|")

@@ -65,7 +65,7 @@ def goal(ratio: float, wanted: float) -> str:
 
 def transformer(device: str, n: int, **size: int):
     """The modular transformer, its parameters and n equations."""
-    tokens, results, group = equations("addition")
+    tokens, results, _ = equations("addition")
     rows = torch.randperm(len(tokens), generator=torch.Generator().manual_seed(0))[:n]
     examples = Examples.of({"all": (tokens[rows], results[rows])}).to(device)
     return *functional(initial(0, device, **size)), examples
@@ -308,8 +308,8 @@ def _binary(device: str) -> str:
         lambda: _sklearn(features, labels, subsets[:20], l2),
     )
     return (
-        f"Binary, 2,000 examples, rank 200: {ours:.2f} s for 500 subsets; scikit-learn's LogisticRegression(lbfgs), which "
-        f"takes no offset, {25 * peer:.2f} s (from 20): **{25 * peer / ours:.1f} ×**."
+        f"Binary, 2,000 examples, rank 200: {ours:.2f} s for 500 subsets; scikit-learn's LogisticRegression(lbfgs), "
+        f"which takes no offset, {25 * peer:.2f} s (from 20): **{25 * peer / ours:.1f} ×**."
     )
 
 
@@ -397,9 +397,9 @@ def main() -> None:
         body.append(SECTIONS[name](args.device))
         print(body[-1] + "\n", flush=True)
     head = (
-        f"# GradEx: speed\n\n`python benchmarks/gradex_speed.py --device {args.device}`, {time.strftime('%Y-%m-%d')}, {where}, "
-        f"torch {torch.__version__}. Load of the machine before and after: {load:.1f}, {os.getloadavg()[0]:.1f}. On a "
-        "processor, seconds are those that one thread spent."
+        f"# GradEx: speed\n\n`python benchmarks/gradex_speed.py --device {args.device}`, {time.strftime('%Y-%m-%d')}, "
+        f"{where}, torch {torch.__version__}. Load of the machine before and after: {load:.1f}, "
+        f"{os.getloadavg()[0]:.1f}. On a processor, seconds are those that one thread spent."
     )
     if not args.section:
         (HERE / "results" / f"gradex_speed_{args.device}.md").write_text("\n\n".join([head, *body]) + "\n")
