@@ -220,7 +220,7 @@ class AnchoredPrompts(PromptOutcomes):
 
         def some(rows: slice) -> tuple[Tensor, Tensor]:
             slots = anchor.flatten(0, 1).expand(rows.stop - rows.start, -1, -1).clone().requires_grad_()
-            outputs = self._run(slots, kept, rows)
+            outputs = self._run(slots, kept, range(rows.start, rows.stop))
             changes = []
             for at in range(outputs.shape[1]) if shots else ():
                 more = at + 1 < outputs.shape[1]
@@ -238,20 +238,25 @@ class AnchoredPrompts(PromptOutcomes):
     def _rows_at_once(self, anchor: Tensor, kept: Tensor) -> int:
         """How many queries fit into memory with their backward pass."""
         longest = int(np.argmax([len(tokens) for tokens in self.prompts.query_tokens]))
-        slots = anchor.flatten(0, 1)[None].clone().requires_grad_()
-        needed = bytes_for_backward(lambda: self._run(slots, kept, slice(longest, longest + 1)))
-        return int(np.clip(free_bytes(self.model.device) // max(needed, 1), 1, self.model.batch_size))
 
-    def _run(self, slots: Tensor, kept: Tensor, rows: slice) -> Tensor:
+        def needed(n_rows: int) -> int:
+            slots = anchor.flatten(0, 1).expand(n_rows, -1, -1).clone().requires_grad_()
+            return bytes_for_backward(lambda: self._run(slots, kept, [longest] * n_rows))
+
+        # What one more query needs: the weights, which are kept for the backward pass as well, are there once.
+        each = needed(2) - needed(1)
+        return int(np.clip(free_bytes(self.model.device) // max(each, 1), 1, self.model.batch_size))
+
+    def _run(self, slots: Tensor, kept: Tensor, queries: Sequence[int]) -> Tensor:
         """Outputs (b, O) of queries after slots (b, n·w, d)."""
-        tokens, mask = end_together(self.prompts.query_tokens[rows])
-        queries, head = self.model.embed(tokens), self.model.embed(self.prompts.head)
+        tokens, mask = end_together([self.prompts.query_tokens[query] for query in queries])
+        asked, head = self.model.embed(tokens), self.model.embed(self.prompts.head)
         ones = torch.ones(len(tokens), len(head), dtype=torch.long, device=slots.device)
         seen = kept.flatten().long().expand(len(tokens), -1)
-        embeds = torch.cat([head.expand(len(tokens), -1, -1), slots, queries], dim=1)
+        embeds = torch.cat([head.expand(len(tokens), -1, -1), slots, asked], dim=1)
         masks = torch.cat([ones, seen, torch.as_tensor(mask, device=slots.device)], dim=1)
         logits = self.model.logits(embeds, masks, self.prompts.label_tokens)
-        return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[rows])
+        return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[list(queries)])
 
 
 def _margins(logits: Tensor, answers: NDArray[np.intp]) -> Tensor:
