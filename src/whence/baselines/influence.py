@@ -68,9 +68,10 @@ def influence_scores(
         Which parameters move; those that require a gradient where not given.
     curvature : {"hessian", "gauss_newton"}
     solver : {"auto", "exact", "cg", "lissa", "ekfac"}
-        How the inverse is applied: by factorising the matrix (directions without any curvature are left alone), by conjugate gradients, by LiSSA's series, or as an
-        eigenvalue-corrected Kronecker factorisation of the Gauss–Newton matrix (curvlinops; linear and convolution
-        layers, all examples equal). "auto": exact for small models, else conjugate gradients.
+        How the inverse is applied: by factorising the matrix (directions without any curvature are left alone), by
+        conjugate gradients, by LiSSA's series, or as an eigenvalue-corrected Kronecker factorisation of the
+        Gauss–Newton matrix (curvlinops; linear and convolution layers, all examples equal). "auto": exact for small
+        models, else conjugate gradients.
     damping : float
         Added to every eigenvalue of the curvature.
     l2 : float

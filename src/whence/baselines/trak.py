@@ -116,7 +116,7 @@ def _means(linear: Linearization, owner: Tensor, loss: Loss) -> tuple[Tensor, Te
     gradients = torch.zeros(len(sizes), rank, dtype=torch.float64, device=linear.outputs.device)
     means = torch.zeros(len(sizes), width, rank, dtype=torch.float64, device=linear.outputs.device)
     for rows, features in linear.blocks(1):
-        slope = loss.with_slope(linear.outputs[rows].clone(), linear.examples.labels[rows])[1]
+        slope = loss.with_slope(linear.outputs[rows], linear.examples.labels[rows])[1]
         gradients.index_add_(0, owner[rows], torch.einsum("nc,ncr->nr", slope, features).double())
         means.index_add_(0, owner[rows], features.double())
     return gradients / sizes[:, None], means / sizes[:, None, None]
@@ -125,7 +125,7 @@ def _means(linear: Linearization, owner: Tensor, loss: Loss) -> tuple[Tensor, Te
 def _mean_slopes(linear: Linearization, loss: Loss) -> Tensor:
     """Mean over each task of the slope of the loss by the outputs, (K, C)."""
     owner = linear.examples.owner
-    slope = loss.slope(linear.outputs.clone(), linear.examples.labels).double()
+    slope = loss.with_slope(linear.outputs, linear.examples.labels)[1].double()
     sizes = torch.bincount(owner).double()
     return slope.new_zeros(len(sizes), slope.shape[1]).index_add_(0, owner, slope) / sizes[:, None]
 
