@@ -219,11 +219,11 @@ def context(subsets: whence.Outcomes, alone: whence.Outcomes) -> list[str]:
     half = len(rows) // 2
     fitted = whence.AdditiveSurrogate().fit(rows[:half], values[:half])
     linear = float(np.nanmean(spearman_per_target(fitted.predict(rows[half:]), values[half:])))
-    size = float(size_only(subsets).mean)
+    size = whence.lds(size_only(subsets, subsets), subsets).mean
     ceiling = noise_ceiling(subsets)
     return [
         f"| tuned linear surrogate of {half} of these runs, on the others | {linear:.2f} | | |",
-        f"| size only | {0.0 if np.isnan(size) else size:.2f} | | |",
+        f"| size only | {size:.2f} | | |",
         f"| noise ceiling | {ceiling.mean:.2f} | | |",
     ]
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pad_sequence
 
 from whence.errors import InputError
 from whence.estimators.points import Point
@@ -69,10 +70,11 @@ def group_gradients(point: Point, loss: Loss, examples: Examples, owner: Tensor,
     with differentiable():
         for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
             groups = members[start : start + portion]
-            # Short groups are filled up with their first example, which does not count again.
-            width = max(len(rows) for rows in groups)
-            filled = torch.stack([torch.cat([rows, rows[:1].expand(width - len(rows))]) for rows in groups])
+            padded = pad_sequence(groups, batch_first=True)
+            width = padded.shape[1]
             real = torch.arange(width, device=owner.device) < sizes[start : start + portion, None]
+            # Short groups are filled up with their first example, which does not count again.
+            filled = torch.where(real, padded, padded[:, :1])
             for columns in torch.split(torch.arange(width, device=owner.device), ROWS):
                 inputs, labels = examples.rows(filled[:, columns])
                 found = side_by_side(params, inputs, labels, real[:, columns].to(total))
