@@ -62,6 +62,9 @@ def test_the_chosen_prompt_is_judged_by_running_it(place):
     judged = {row["prompt"]: row for row in found["judged"]}
     assert judged["chosen"]["loss"] == pytest.approx(values["loss"].mean(), abs=1e-5)
     assert judged["chosen"]["accuracy"] == pytest.approx(values["accuracy"].mean())
+    by_run = Prompted(language, prompts.asking(queries[::2])).values([sequence, sequence[::-1]])["loss"].mean(1)
+    assert by_run[0] <= by_run[1], "the better order, by the queries to choose by"
+    assert found["chosen"]["order"] == "all 2 orders tried, by running them"
     assert {"top by attribution", "random (10 prompts)", "no demonstration"} < set(judged)
 
 
@@ -83,9 +86,19 @@ def test_true_prompts_are_kept_and_gone_on_with(place, tmp_path):
     np.testing.assert_array_equal(kept[:8], journal)
 
 
+def test_orders_of_many_are_not_all_run(place):
+    result = run(place, "--json", "--template", "the {text} {label}", shots="5")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["chosen"]["order"] == "as listed or as estimates say, whichever did better when run"
+    assert len(set(found["chosen"]["demonstrations"])) == 5
+
+
 def test_estimates_alone(place):
     found = json.loads(run(place, "--true", "0", "--json").stdout)
     assert found["prompts_run"] == 0
+    assert found["chosen"]["order"] == "as listed"
+    assert found["chosen"]["demonstrations"] == sorted(found["chosen"]["demonstrations"])
     assert "fused" not in found["quality"]
 
 
@@ -118,6 +131,7 @@ def test_templates_words_and_held_out_queries(place, tmp_path):
         ({}, ["--words", "no=bad"], "There is no label word for yes"),
         ({}, ["--words", "no"], "'no' must be a label and its word, such as 1=positive"),
         ({}, ["--words", "no=not good,yes=good"], "'not good' must be one token of the model"),
+        ({}, ["--template", "{text} {label}"], "A query must have at least two tokens"),
         ({}, ["--template", "{text}"], "must have {text} and {label} in it"),
         ({}, ["--held-out", "odd"], "labels that nothing is known of: maybe"),
         ({}, ["--report", "no/such/folder/page.html"], "no/such/folder"),

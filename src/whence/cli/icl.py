@@ -44,6 +44,7 @@ HOW = "How prompts are written"
 PRICE = "How much is run"
 MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
+MOST_ORDERS = 24  # that are all run
 
 ModelPlace = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model, or .gguf.")]
 Demos = Annotated[Path, typer.Option(metavar="FILE", help='Candidates, a line each: {"text": …, "label": …}.')]
@@ -222,13 +223,10 @@ def _answer(
     import numpy as np
 
     import whence
-    from whence.icl import Prompted, best_order, explain, judge
-
-    def loss(sequences: Any) -> Any:
-        return estimate.values(sequences)["loss"].mean(1)
+    from whence.icl import Prompted, explain, judge
 
     prompts, shots = asked.prompts, asked.shots
-    sequence, _, how = best_order(loss, np.flatnonzero(chosen.subset), seed=seed)
+    sequence, how = _ordered(asked, estimate, np.flatnonzero(chosen.subset), run=bool(fitted.rungs), seed=seed)
     top_ones = np.flatnonzero(whence.select(fitted, size=shots, by="attribution", seed=seed).subset)
     ways = {"chosen": sequence, "top by attribution": top_ones}
     judged = judge(Prompted(asked.language, asked.judging), ways, shots=shots, seed=seed).to_frame()
@@ -261,6 +259,23 @@ def _answer(
     page += [title(f"Chosen prompt ({how})"), Text(prompts.text(sequence).rstrip(), style="green")]
     page += [Text(""), *_judged_page(judged, len(asked.judging.queries)), *_explained_page(explained[:EXPLAINED])]
     return document, page
+
+
+def _ordered(asked: Asked, estimate: "AnchoredPrompts", listed: Any, *, run: bool, seed: int) -> tuple[Any, str]:
+    """The order to use, and how it was found: by running all orders of a few, since estimates of order are rough."""
+    from whence.icl import Prompted, best_order
+
+    def loss_of(outcome: Any) -> Any:
+        return lambda sequences: outcome.values(sequences)["loss"].mean(1)
+
+    if not run:
+        return listed, "as listed"
+    true_loss = loss_of(Prompted(asked.language, asked.prompts))
+    if math.factorial(len(listed)) <= MOST_ORDERS:
+        sequence, _, how = best_order(true_loss, listed, seed=seed)
+        return sequence, f"{how}, by running them"
+    pair = [listed, best_order(loss_of(estimate), listed, seed=seed)[0]]
+    return pair[int(true_loss(pair).argmin())], "as listed or as estimates say, whichever did better when run"
 
 
 def _named(row: dict[Any, Any], prompts: "Prompts") -> dict[str, Any]:

@@ -217,7 +217,7 @@ def import_transformers() -> Any:
 
 
 def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
-    """Rows of tokens (b, n) that end together, and where there is a token.
+    """Rows of at least two tokens, (b, n), that end together, and where there is a token.
 
     Padding comes after the first token of the shorter ones: what is masked may be anywhere, but a place from which
     nothing can be seen makes some attention kernels return NaN.
@@ -234,8 +234,6 @@ def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
         rest = slice(width - len(row) + 1, None)
         tokens[at, 0], tokens[at, rest] = row[0], row[1:]
         mask[at, 0], mask[at, rest] = 1, 1
-    if min(len(row) for row in rows) == 1 and width > 1:
-        raise InputError("A prompt must have at least two tokens. Write more into the template.")
     return tokens, mask
 
 

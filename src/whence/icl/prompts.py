@@ -164,7 +164,7 @@ class Prompts:
             words=named,
             head=_tokens([*start, *(encode(template.instruction) if template.instruction else ())]),
             demo_tokens=tuple(_tokens(encode(template.demonstration(e.text, named[e.label]))) for e in demos),
-            query_tokens=tuple(_tokens(encode(template.query(e.text))) for e in queries),
+            query_tokens=_query_tokens(encode, template, queries),
             label_tokens=_label_tokens(encode, template, named),
             answers=np.array([labels.index(e.label) for e in queries]),
             encode=encode,
@@ -180,7 +180,7 @@ class Prompts:
         return replace(
             self,
             queries=tuple(queries),
-            query_tokens=tuple(_tokens(self.encode(self.template.query(e.text))) for e in queries),
+            query_tokens=_query_tokens(self.encode, self.template, queries),
             answers=np.array([labels.index(e.label) for e in queries]),
         )
 
@@ -275,6 +275,16 @@ def _words(examples: Iterable[Example], given: Mapping[str, str] | None) -> dict
     if len(words) < 2:
         raise InputError(f"There must be at least two labels to tell apart. Got {some_of(words)}.")
     return words
+
+
+def _query_tokens(encode: Encode, template: Template, queries: Sequence[Example]) -> tuple[Tokens, ...]:
+    """Tokens of each query, at least two: the first opens it, and the label word follows the last."""
+    found = tuple(_tokens(encode(template.query(example.text))) for example in queries)
+    if short := [example.name for example, tokens in zip(queries, found, strict=True) if len(tokens) < 2]:
+        raise InputError(
+            f"A query must have at least two tokens: write more into the template. Too short: {some_of(short)}."
+        )
+    return found
 
 
 def _label_tokens(encode: Encode, template: Template, words: Mapping[str, str]) -> Tokens:
