@@ -42,7 +42,7 @@ from whence.estimators.training import train
 from whence.evaluation import loo_correlation, noise_ceiling, size_only, spearman_per_target
 
 HERE = Path(__file__).resolve().parent
-METHODS = {  # what whence calls it: the peers that have it, and whether it is the same number
+METHODS = {  # what the worker calls it: its name in the table, and the peers that have it
     "cg": ("influence function, conjugate gradients", ["dattri"]),
     "lissa": ("influence function, LiSSA", ["dattri"]),
     "ekfac": ("influence function, EK-FAC", ["dattri", "kronfluence"]),
@@ -206,9 +206,11 @@ def of_digits(peers: dict[str, str], n_subsets: int, n_seeds: int) -> list[str]:
     )
     notes = (
         "Times are the best of three calls, in one run, on a machine shared with others; MB is what imports and calls "
-        "added at their peak. r: correlation, without sign, of the peer's scores (means over the examples of a task) "
-        "with whence's; LiSSA draws its own examples, TRAK and EK-FAC their own projections and labels, so that r is "
-        "below one there."
+        "added at their peak. r: correlation, without sign, of the peer's scores (means over the examples of a "
+        "task) with whence's. TracIn is the same number. Conjugate gradients are stopped after 20 steps on a "
+        "Hessian that is indefinite at this damping, 0.1, where each goes its own way; at damping 5, and less the "
+        "mean over tasks, r is 1.000. LiSSA draws its own examples and EK-FAC its own labels. The peers' TRAK is "
+        "of the margin and whence's of the loss, with other projections."
     )
     return [about, "", *speed, "", notes, "", *quality]
 
@@ -264,7 +266,7 @@ def of_modular(device: str, n_subsets: int, n_seeds: int) -> list[str]:
             + " | ".join(f"{v:.2f}" for v in judged(coef, subsets, alone)) + " |"
         )  # fmt: skip
         print(lines[-1], file=sys.stderr)
-    lines += [row.replace("| ", "| ", 1).replace(" | ", " | | ", 1) for row in context(subsets, alone)]
+    lines += [row.replace(" | ", " | | ", 1) for row in context(subsets, alone)]
     return [
         f"Modular addition: {len(tasks)} groups; {subsets.n_runs + alone.n_runs} true runs in {seconds:.0f} s.",
         "",

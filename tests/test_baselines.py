@@ -174,6 +174,11 @@ def test_checkpoints_that_do_not_fit_are_refused(method):
         method(model, tasks, targets, **settings[method])
 
 
+def test_the_module_is_within_reach():
+    assert whence.baselines.influence_scores is influence_scores
+    assert sorted(whence.baselines.__all__) == whence.baselines.__all__
+
+
 # ---- TracIn -----------------------------------------------------------------------------------------------
 
 
