@@ -1,5 +1,9 @@
 """What tests share: a table, and one thread for linear algebra, since small matrices on many threads crawl."""
 
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
