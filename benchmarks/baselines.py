@@ -208,9 +208,8 @@ def of_digits(peers: dict[str, str], n_subsets: int, n_seeds: int) -> list[str]:
         "Times are the best of three calls, in one run, on a machine shared with others; MB is what imports and calls "
         "added at their peak. r: correlation, without sign, of the peer's scores (means over the examples of a "
         "task) with whence's. TracIn is the same number. Conjugate gradients are stopped after 20 steps on a "
-        "Hessian that is indefinite at this damping, 0.1, where each goes its own way; at damping 5, and less the "
-        "mean over tasks, r is 1.000. LiSSA draws its own examples and EK-FAC its own labels. The peers' TRAK is "
-        "of the margin and whence's of the loss, with other projections."
+        "Hessian that may be indefinite, where each goes its own way. LiSSA draws its own examples and EK-FAC its "
+        "own labels. The peers' TRAK is of the margin and whence's of the loss, with other projections."
     )
     return [about, "", *speed, "", notes, "", *quality]
 

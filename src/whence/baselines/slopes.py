@@ -70,7 +70,7 @@ def group_gradients(point: Point, loss: Loss, examples: Examples, owner: Tensor,
     with differentiable():
         for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
             groups = members[start : start + portion]
-            padded = pad_sequence(groups, batch_first=True)
+            padded = pad_sequence(list(groups), batch_first=True)
             width = padded.shape[1]
             real = torch.arange(width, device=owner.device) < sizes[start : start + portion, None]
             # Short groups are filled up with their first example, which does not count again.
