@@ -9,6 +9,7 @@ kind of device: a GPU draws other numbers than a CPU.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
@@ -54,14 +55,15 @@ def flatten(params: Params, batch_dims: int = 1) -> Tensor:
     return torch.cat([tensor.flatten(batch_dims) for tensor in params.values()], dim=batch_dims)
 
 
-class _Dense:
+class _Dense(ABC):
     """P with independent entries, made a row at a time."""
 
     rank: int
     seed: int
 
+    @abstractmethod
     def _fill(self, row: Tensor, generator: torch.Generator) -> None:
-        raise NotImplementedError
+        """Draw the entries of a row, with variance one."""
 
     def rows(self, like: Params, start: int, stop: int) -> Tensor:
         first = next(iter(like.values()))
