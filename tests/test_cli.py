@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from terminal import on_a_terminal
 from whence.cli import app
 from whence.cli.console import in_options
 from whence.evaluation import repeated_splits
@@ -563,25 +563,10 @@ def test_characters_that_an_encoding_lacks_are_no_error(file, columns):
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_verdicts_are_coloured_and_lines_fit(file, columns, width):
-    shown, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(width), "TERM": "xterm-256color"}
-    for variable in ("NO_COLOR", "FORCE_COLOR"):
-        environment.pop(variable, None)
     command = [sys.executable, "-c", "from whence.cli import main; main()", "attribute", str(file), *columns]
-    with subprocess.Popen(command, stdout=terminal, stderr=terminal, env=environment) as process:
-        os.close(terminal)
-        text = b""
-        with os.fdopen(shown, "rb", buffering=0) as stream:
-            while True:
-                try:
-                    part = stream.read(4096)
-                except OSError:  # how Linux says that the other side is gone
-                    break
-                if not part:
-                    break
-                text += part
-    assert process.returncode == 0
-    lines = text.decode().replace("\r", "").splitlines()
+    status, text = on_a_terminal(command, width)
+    assert status == 0
+    lines = text.replace("\r", "").splitlines()
     assert any("\x1b[32mhelps" in line for line in lines)
     assert any("\x1b[31mhurts" in line for line in lines)
     assert max(len(ANSI.sub("", line)) for line in lines) <= width

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -16,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from terminal import on_a_terminal
 from whence.cli import app
 from whence.evaluation import loo_correlation, runs_needed
 from whence.measuring.functions import load_function
@@ -250,25 +250,10 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(folder):
 
 
 def test_on_a_terminal_there_is_a_bar_that_goes_away(folder):
-    shown, terminal = pty.openpty()
-    environment = {**os.environ, "COLUMNS": "100", "TERM": "xterm-256color", "NAP": "0.05", "FIXED": "1"}
-    for variable in ("NO_COLOR", "FORCE_COLOR"):
-        environment.pop(variable, None)
     going = command("measure", "exp.py:train", "-d", "all", "-o", "run", "--maximize", "acc")
-    with subprocess.Popen(going, stdout=terminal, stderr=terminal, env=environment) as process:
-        os.close(terminal)
-        text = b""
-        with os.fdopen(shown, "rb", buffering=0) as stream:
-            while True:
-                try:
-                    part = stream.read(4096)
-                except OSError:  # how Linux says that the other side is gone
-                    break
-                if not part:
-                    break
-                text += part
-    assert process.returncode == 0
-    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.decode())
+    status, text = on_a_terminal(going, 100, NAP="0.05", FIXED="1")
+    assert status == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     assert re.search(r"Measuring .*\d+ of 15 · [0-9.]+ rows/s · .* to go · loss -?[0-9.]+, acc (1|0.5)", plain)
     assert "15 of 15 rows measured" in plain
     assert "next:" in plain
