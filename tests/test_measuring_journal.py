@@ -254,6 +254,24 @@ def test_failed_rows_are_told_and_kept_until_they_are_tried_again(tmp_path):
     assert same(whence.read_outcomes(tmp_path / "run"), again)
 
 
+def test_rows_that_an_interrupt_finds_written_stay(tmp_path, monkeypatch):
+    function, sync = Counted(), os.fsync
+
+    def interrupted(handle):
+        sync(handle)
+        if os.fstat(handle).st_size and os.readlink(f"/proc/self/fd/{handle}").endswith("journal.jsonl"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        measured(tmp_path / "run", function=function)
+    monkeypatch.undo()
+    assert function.n == 4
+    assert read_ledger(tmp_path / "run").done == 4
+    assert same(measured(tmp_path / "run", function=function), measured(None))
+    assert function.n == 11
+
+
 # ---- who may write ---------------------------------------------------------------------------------------
 
 HOLD = """

@@ -204,13 +204,16 @@ class Journal:
         return self.folder / FAILURES / f"row-{row}-replicate-{replicate}.txt"
 
     def _append(self, data: bytes) -> None:
-        """Add to the file and wait until it is on disk; what cannot be written whole is taken back."""
+        """Add to the file and wait until it is on disk; what the disk cannot take is taken back.
+
+        Lines that an interrupt finds written stay: they may have been read, and one cut short is seen by its checksum.
+        """
         try:
             left = memoryview(data)
             while left:
                 left = left[os.write(self._file, left) :]
             os.fsync(self._file)
-        except BaseException:
+        except OSError:
             with suppress(OSError):
                 os.ftruncate(self._file, self._end)
             raise
