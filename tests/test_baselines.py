@@ -16,6 +16,7 @@ from torch_models import Attention, perceptron
 from whence import DataWarning, InputError
 from whence.baselines import bif as bif_module
 from whence.baselines import bif_scores, influence_scores, source_scores, tracin_scores, trak_scores
+from whence.baselines import slopes as slopes_module
 from whence.baselines import source as source_module
 from whence.baselines.mixing import effective_draws, r_hat
 from whence.estimators.problem import Problem
@@ -229,6 +230,17 @@ def test_tracin_adds_up_over_checkpoints_and_gradients_by_hand():
         )
     found = tracin_scores(model, tasks, targets, checkpoints=[o.state_dict() for o in others], learning_rates=rates)
     np.testing.assert_allclose(found.coef_, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("rank", [None, 20])
+@pytest.mark.parametrize("per_query", [False, True])
+def test_portions_of_gradients_do_not_matter(rank, per_query, monkeypatch):
+    """A few groups and a few of their examples at a time; queries are never held, nor are sketched gradients."""
+    model, tasks, targets = classes()
+    whole = tracin(model, tasks, targets, rank=rank, per_query=per_query).coef_
+    monkeypatch.setattr(slopes_module, "NUMBERS", 100)
+    monkeypatch.setattr(slopes_module, "ROWS", 3)
+    np.testing.assert_allclose(tracin(model, tasks, targets, rank=rank, per_query=per_query).coef_, whole, rtol=1e-4)
 
 
 def test_tracin_with_sketched_gradients_is_right_on_average():

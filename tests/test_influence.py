@@ -208,35 +208,6 @@ def test_samples_of_the_examples_come_near_in_lissa():
     assert np.corrcoef(found.coef_.ravel(), exact.ravel())[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
-def test_ekfac_is_exact_where_it_can_be_and_near_elsewhere(loss):
-    pytest.importorskip("curvlinops")
-    tasks, target = regression(sizes=(6, 6, 6))
-    if loss == "logistic":
-        tasks = {name: (X, (y > 0).astype(float)) for name, (X, y) in tasks.items()}
-        target = (target[0], (target[1] > 0).astype(float))
-    model = linear(np.full(4, 0.1), bias=True)
-    settings = {"loss": loss, "damping": 0.1, "curvature": "gauss_newton"}
-    exact = influence_scores(model, tasks, target, solver="exact", **settings)
-    found = influence_scores(model, tasks, target, solver="ekfac", **settings)
-    if loss == "squared":  # gradients by outputs are all alike: one layer is one exact Kronecker product
-        np.testing.assert_allclose(found.coef_, exact.coef_, rtol=1e-6, atol=1e-9)
-    else:
-        assert np.corrcoef(found.coef_.ravel(), exact.coef_.ravel())[0, 1] > 0.9
-
-
-def test_ekfac_on_a_perceptron_and_where_there_is_none():
-    pytest.importorskip("curvlinops")
-    model, tasks, target = classes()
-    settings = {"damping": 0.1, "curvature": "gauss_newton", "per_query": True}
-    exact = influence_scores(model, tasks, target, solver="exact", **settings).coef_
-    found = influence_scores(model, tasks, target, solver="ekfac", **settings).coef_
-    assert np.corrcoef(found.ravel(), exact.ravel())[0, 1] > 0.9
-    normed = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3))
-    with pytest.raises(InputError, match=r'curvlinops has no EK-FAC for this model .* choose linear .* or use "cg"'):
-        influence_scores(normed, tasks, target, solver="ekfac")
-
-
 def saddle():
     """A product of two parameters, at a point where the Hessian has an eigenvalue of about −1."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()

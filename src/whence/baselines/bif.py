@@ -62,15 +62,8 @@ def bif_scores(
 
     Parameters
     ----------
-    model : nn.Module
-        As trained on all tasks. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    per_query : bool
-        Whether every query is a target of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters move; those that require a gradient where not given.
+    model, tasks, targets, loss, per_query, params, weighting, normalized, seed, device
+        As `whence.baselines` has them.
     beta : float, optional
         Inverse temperature; the number of training examples where not given.
     damping : float
@@ -85,12 +78,6 @@ def bif_scores(
         ε of the update −½ ε ∇ + √ε noise. Where not given, a fifth of the inverse of the largest curvature, times β.
     batch_size : int, optional
         Examples in each step, drawn at random; all where not given.
-    weighting : {"task", "sample"}
-        Whether tasks count equally in the loss, as in the paper, or their examples do.
-    normalized : bool
-        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
-    seed : int
-    device : str or device, optional
 
     Returns
     -------

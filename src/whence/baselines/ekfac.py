@@ -1,72 +1,226 @@
-"""The inverse of an eigenvalue-corrected Kronecker factorisation (EK-FAC) of the Gauss–Newton matrix, by curvlinops.
+"""The inverse of an eigenvalue-corrected Kronecker factorisation (EK-FAC) of the Gauss–Newton matrix.
 
-George et al. (2018); for influence functions Grosse et al. (2023). It costs a few passes over the data whatever
-the number of right-hand sides, and is exact only where the inputs and output gradients of each layer are independent.
+George et al. (2018); for influence functions Grosse et al. (2023). The gradient of an example by the weights of a layer
+is Σₜ δₜ aₜᵀ, over positions t, with a the input of the layer and δ the gradient by its output. The curvature of the
+layer is taken as diagonal in the basis U ⊗ V of eigenvectors of Σ δδᵀ and Σ aaᵀ, where second moments of gradients are
+its eigenvalues, and layers as independent of each other. That takes two passes over the data, whatever the number of
+right-hand sides. Embeddings are layers with one-hot inputs, for which V is the identity; parameters that are no matrix
+(norms, lone biases) have a block of their own, which is exact.
+
+The gradients are those of the outputs along the columns of R, with R Rᵀ = ∇²ℓ the curvature of the loss by the outputs:
+their second moment is the Gauss–Newton matrix itself. Where there are many outputs, one random combination of the
+columns stands for them, which is right on average and costs as much as the sampled labels of the publications.
 """
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-from whence.baselines.slopes import ROWS
+from whence.baselines.curvature import Curvature
+from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError
-from whence.estimators.problem import Problem
-from whence.losses import CrossEntropy, Logistic, Squared
+from whence.examples import Inputs
+from whence.functional import Params
+from whence.gradients.factored import LINEAR, Kronecker, Layers, _by_feature, _patches, _positions
+from whence.gradients.projections import flatten, split
+from whence.losses import Loss
+from whence.progress import track
+
+COLUMNS = 16  # outputs up to which every column of R is gone through
+NUMBERS = 2**24  # in the gradients that are squared at a time
+Block = tuple[str, ...]  # parameters with one curvature: a weight and its bias, a weight, or a vector
+Basis = tuple[Tensor, Tensor | None]  # U (p, p) and V (q, q), of which None is the identity
 
 
-def ekfac_solve(model: nn.Module, problem: Problem, right: Tensor, damping: float) -> Tensor:
-    """Inverse of the damped factorisation applied to each row of ``right`` (r, d).
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """What the gradients (p, q) of a block are made of, Σₜ movingₜ fixedₜᵀ, for b examples and c columns of R.
+
+    Attributes
+    ----------
+    moving : tensor of shape (c, b, t, p)
+        Gradients by what comes out of the layer.
+    fixed : tensor of shape (b, t, q), or (b, t) of integers
+        What goes in; integers are the places of ones.
+    """
+
+    moving: Tensor
+    fixed: Tensor
+
+
+Batches = Iterator[tuple[dict[Block, Sides], Tensor]]  # sides of every block, and the weights (b,) of the examples
+
+
+def ekfac_solve(bend: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
+    """Inverse of the factorisation of a curvature, with its shift, applied to each row of ``right`` (r, d).
 
     Parameters
     ----------
-    model : nn.Module
-        The model of the problem, at the weights where the curvature is wanted.
-    problem : Problem
+    bend : Curvature
+        Which curvature; of either kind it is the Gauss–Newton matrix that is factorised.
     right : tensor of shape (r, d)
-    damping : float
+    seed : int
+        Of the random combinations, where there are many outputs.
+
+    Examples
+    --------
+    >>> from whence.examples import Examples
+    >>> from whence.functional import functional
+    >>> from whence.losses import Squared
+    >>> data = Examples.of((torch.tensor([[1.0], [3.0]]), torch.zeros(2)))
+    >>> point = functional(nn.Linear(1, 1, bias=False))  # the mean of 1² and 3² is 5
+    >>> bend = Curvature(point, Squared(), data, torch.full((2,), 0.5), shift=5.0)
+    >>> ekfac_solve(bend, torch.ones(1, 1))
+    tensor([[0.1000]])
     """
-    try:
-        from curvlinops import EKFACLinearOperator, FisherType, KFACInverseLinearOperator
-    except ModuleNotFoundError:
-        raise InputError(
-            'The solver "ekfac" needs curvlinops: pip install "whence[curvature]", or use "cg" with gauss_newton.'
-        ) from None
-    own = copy.deepcopy(model).to(problem.device).eval()
-    named = dict(own.named_parameters())
-    for name, value in named.items():
-        value.requires_grad_(name in problem.trained)
-    loss, scale = _torch_loss(problem)
-    data = [problem.tasks.rows(rows) for rows in problem.tasks.blocks(ROWS)]
-    if isinstance(problem.loss, (Logistic, Squared)):
-        data = [(x, y.to(right).reshape(len(y), -1)) for x, y in data]
-    try:
-        factors = EKFACLinearOperator(
-            own, loss, [named[name] for name in problem.trained], data, fisher_type=FisherType.TYPE2,
-            separate_weight_and_bias=False, check_deterministic=False, num_data=len(problem.tasks),
-        )  # fmt: skip
-        # (s G + λ)⁻¹ = (G + λ/s)⁻¹ / s, where torch's mean over outputs makes the curvature 1/s of ours.
-        solved: Any = KFACInverseLinearOperator(factors, damping=damping / scale, use_exact_damping=True) @ right.T
-    except (NotImplementedError, ValueError) as error:
-        text = " ".join(str(error).split())[:200]
-        raise InputError(
-            f"curvlinops has no EK-FAC for this model ({text}): choose linear and convolution layers with params=, "
-            'or use "cg".'
-        ) from error
-    return torch.as_tensor(solved).T / scale
+    examples, params = bend.examples, bend.params
+    generator = torch.Generator().manual_seed(seed)
+    with differentiable():
+        try:
+            layers = Layers.checked(bend.output_fn, params, Kronecker(4, 0), examples.rows(slice(0, 3))[0])
+            blocks = _blocks(layers)
+        except InputError as error:
+            raise InputError(
+                f'There is no EK-FAC of this model: use solver="cg" with curvature="gauss_newton". ({error})'
+            ) from None
+
+        def batches(what: str) -> Batches:
+            for rows in track(list(examples.blocks(ROWS)), f"{what} of EK-FAC"):
+                inputs, labels = examples.rows(rows)
+                yield _sides(layers, blocks, bend.loss, inputs, labels, generator), bend.weights[rows]
+
+        bases = _bases(batches("factors"))
+        values = _eigenvalues(batches("eigenvalues"), bases, params)
+    given = split(right, params)
+    # Layers that the model never comes to have no curvature of their own.
+    solved = {name: part * (1 / bend.shift if bend.shift else 0.0) for name, part in given.items()}
+    for block, found in values.items():
+        total = found + bend.shift
+        # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
+        least = float(total.max()) * torch.finfo(total.dtype).eps
+        inverse = torch.where(total > least, 1 / total, 0.0)
+        solved |= _solved(block, given, bases[block], inverse)
+    return flatten({name: solved[name] for name in params})
 
 
-def _torch_loss(problem: Problem) -> tuple[nn.Module, float]:
-    """The loss as torch has it, and its curvature over that of torch's."""
-    if isinstance(problem.loss, CrossEntropy):
-        return nn.CrossEntropyLoss(), 1.0
-    if isinstance(problem.loss, Logistic):
-        return nn.BCEWithLogitsLoss(), 1.0
-    if isinstance(problem.loss, Squared):
-        with torch.no_grad():
-            width = problem.output_fn(problem.start, problem.tasks.rows(slice(0, 1))[0]).shape[1]
-        return nn.MSELoss(), width / 2
-    raise InputError('The solver "ekfac" knows the losses cross_entropy, logistic and squared; use "cg" for another.')
+def _blocks(layers: Layers) -> dict[Block, nn.Module]:
+    """The blocks of parameters, and the layer of each."""
+    blocks: dict[Block, nn.Module] = {}
+    for layer, used in layers.uses.items():
+        joined = isinstance(layer, LINEAR) and len(used) == 2
+        for block in [(used["weight"], used["bias"])] if joined else [(name,) for name in used.values()]:
+            if block in blocks:
+                raise InputError(f"{block[0]!r} is shared by two layers.")
+            blocks[block] = layer
+    return blocks
+
+
+def _sides(
+    layers: Layers, blocks: dict[Block, nn.Module], loss: Loss, inputs: Inputs, labels: Tensor,
+    generator: torch.Generator,
+) -> dict[Block, Sides]:  # fmt: skip
+    """The sides of every block for a batch, from a forward pass and a backward pass for each column of R."""
+    with torch.enable_grad():
+        outputs, seen = layers._forward(inputs, lambda outputs: outputs)
+        root = loss.root(outputs.detach(), labels)
+        if root.shape[-1] > COLUMNS:
+            signs = 2.0 * torch.randint(2, root.shape[:-1], generator=generator) - 1
+            root = root @ signs.to(root)[..., None]
+        points, columns = [use.output for use in seen], root.unbind(-1)
+        gradients = [
+            torch.autograd.grad(outputs, points, column, retain_graph=c + 1 < len(columns), materialize_grads=True)
+            for c, column in enumerate(columns)
+        ]
+    found: dict[Block, Sides] = {}
+    for block, layer in blocks.items():
+        uses = [i for i, use in enumerate(seen) if use.layer is layer]
+        parts = [_side(layers, block, layer, seen[i].inputs, [g[i] for g in gradients]) for i in uses]
+        if parts:  # a layer that is used again has more positions
+            found[block] = Sides(torch.cat([p.moving for p in parts], 2), torch.cat([p.fixed for p in parts], 1))
+    return found
+
+
+def _side(layers: Layers, block: Block, layer: nn.Module, inputs: Tensor, deltas: list[Tensor]) -> Sides:
+    """What one use of a layer has for a block, from its inputs and the gradients by its outputs."""
+    n = len(deltas[0])
+    own = {name: own for own, name in layers.uses[layer].items()}[block[0]]
+    if own == "bias" or not isinstance(layer, LINEAR):
+        if isinstance(layer, LINEAR):
+            vectors = [_positions(layer, delta, n).sum(1) for delta in deltas]
+        else:
+            vectors = [_by_feature(layer, delta * inputs if own == "weight" else delta) for delta in deltas]
+        return Sides(torch.stack(vectors)[:, :, None], vectors[0].new_ones(n, 1, 1))
+    moving = torch.stack([_positions(layer, delta, n) for delta in deltas])
+    if isinstance(layer, nn.Embedding):
+        tokens = inputs.reshape(n, -1)
+        return Sides(moving if layer.padding_idx is None else moving * (tokens != layer.padding_idx)[..., None], tokens)
+    return Sides(moving, pad(_patches(layer, inputs, n), (0, len(block) - 1), value=1.0))
+
+
+def _bases(batches: Batches) -> dict[Block, Basis]:
+    """Eigenvectors of the second moments of both sides of each block."""
+    moments: dict[tuple[Block, int], Tensor] = {}
+    for found, weights in batches:
+        for block, sides in found.items():
+            for i, side in enumerate((sides.moving, sides.fixed)):
+                if side.is_floating_point():
+                    flat = (side * weights.sqrt()[:, None, None]).flatten(0, -2)
+                    moments[block, i] = moments.get((block, i), 0.0) + flat.T @ flat
+    vectors = {key: torch.linalg.eigh(moment.double())[1].to(moment) for key, moment in moments.items()}
+    return {block: (basis, vectors.get((block, 1))) for (block, i), basis in vectors.items() if i == 0}
+
+
+def _eigenvalues(batches: Batches, bases: dict[Block, Basis], params: Params) -> dict[Block, Tensor]:
+    """Second moments of the gradients of each block in its basis, (p, q)."""
+    total: dict[Block, Tensor] = {}
+    for found, weights in batches:
+        for block, sides in found.items():
+            u, v = bases[block]
+            moving = sides.moving @ u
+            if v is None:
+                new = _one_hot_squares(moving, sides.fixed, weights, len(params[block[0]]))
+            else:
+                new = _squares(moving, sides.fixed @ v, weights)
+            total[block] = total[block] + new if block in total else new
+    return total
+
+
+def _squares(moving: Tensor, fixed: Tensor, weights: Tensor) -> Tensor:
+    """Σ over examples and columns of w (Σₜ movingₜ fixedₜᵀ)², (p, q)."""
+    if fixed.shape[1] == 1:
+        return (moving[:, :, 0].square().sum(0) * weights[:, None]).T @ fixed[:, 0].square()
+    shape = moving.shape[-1], fixed.shape[-1]
+    total = moving.new_zeros(shape[0] * shape[1])
+    for rows in torch.split(torch.arange(len(fixed), device=fixed.device), max(1, NUMBERS // len(total))):
+        for column in moving:
+            total += weights[rows] @ (column[rows].mT @ fixed[rows]).square_().flatten(1)
+    return total.view(shape)
+
+
+def _one_hot_squares(moving: Tensor, tokens: Tensor, weights: Tensor, n_tokens: int) -> Tensor:
+    """The same where what goes in is one-hot, (p, n_tokens)."""
+    # An example that has a token twice has the sum of both in one row, and it is the sum that is squared.
+    same = (tokens[:, :, None] == tokens[:, None, :]).to(moving)
+    found = (moving * (same @ moving)).sum(0) * weights[:, None, None]
+    total = moving.new_zeros(n_tokens, moving.shape[-1])
+    return total.index_add_(0, tokens.flatten(), found.flatten(0, 1)).T
+
+
+def _solved(block: Block, given: Params, basis: Basis, inverse: Tensor) -> Params:
+    """The parts (r, ...) of vectors that belong to a block, divided by its eigenvalues in its basis."""
+    u, v = basis
+    parts = [given[name] for name in block]
+    if v is None:
+        return {block[0]: ((parts[0] @ u) * inverse.T) @ u.T}
+    matrix = torch.cat([part.reshape(len(part), u.shape[0], -1) for part in parts], 2)
+    solved = u @ ((u.T @ matrix @ v) * inverse) @ v.T
+    widths = [part[0].numel() // len(u) for part in parts]
+    return {
+        name: found.reshape(part.shape)
+        for name, part, found in zip(block, parts, torch.split(solved, widths, 2), strict=True)
+    }

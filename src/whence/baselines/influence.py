@@ -18,9 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from whence.baselines.curvature import Curvature
+from whence.baselines.ekfac import ekfac_solve
 from whence.baselines.krylov import DivergenceError, Solved, conjugate_gradients, extremes, neumann
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
-from whence.baselines.slopes import target_gradients, task_gradients
+from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
 from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.points import points_of
 from whence.estimators.problem import Problem
@@ -57,37 +58,24 @@ def influence_scores(
 
     Parameters
     ----------
-    model : nn.Module
-        As trained on all tasks. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    per_query : bool
-        Whether every query is a target of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters move; those that require a gradient where not given.
+    model, tasks, targets, loss, per_query, params, weighting, normalized, seed, device
+        As `whence.baselines` has them.
     curvature : {"hessian", "gauss_newton"}
     solver : {"auto", "exact", "cg", "lissa", "ekfac"}
         How the inverse is applied: by factorising the matrix (directions without any curvature are left alone), by
         conjugate gradients, by LiSSA's series, or as an eigenvalue-corrected Kronecker factorisation of the
-        Gauss–Newton matrix (curvlinops; linear and convolution layers, all examples equal). "auto": exact for small
+        Gauss–Newton matrix (linear, embedding, convolution and norm layers). "auto": exact for small
         models, else conjugate gradients.
     damping : float
         Added to every eigenvalue of the curvature.
     l2 : float
         Penalty ½ λ ‖W‖² that training added to the loss: curvature too.
-    weighting : {"task", "sample"}
-        Whether tasks count equally in the loss, as in the paper, or their examples do.
-    normalized : bool
-        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
     tol, max_steps
         Of conjugate gradients; LiSSA takes ``max_steps`` terms.
     scale : float, optional
         Of LiSSA: what the matrix is divided by; a little more than its largest eigenvalue where not given.
     batch_size : int, optional
         Of LiSSA: examples in each term, drawn at random; all where not given.
-    seed : int
-    device : str or device, optional
 
     Returns
     -------
@@ -113,12 +101,11 @@ def influence_scores(
     )
     (point,) = points_of(problem, [])
     shares = shares_of(problem, weighting)
-    left = target_gradients(problem, point)
     right = pulls(task_gradients(problem, point), shares, normalized=normalized)
     weights = example_weights(problem, shares)
     bend = Curvature(point, problem.loss, problem.tasks, weights, curvature, l2 + damping)
     chosen = ("exact" if bend.size <= EXACT else "cg") if solver == "auto" else solver
-    fewer = left if len(left) <= len(right) else right
+    fewer = right if len(right) < n_targets(problem) else target_gradients(problem, point)
     if chosen == "exact":
         found = _exact(bend, fewer, damping)
     elif chosen == "cg":
@@ -126,13 +113,11 @@ def influence_scores(
     elif chosen == "lissa":
         found = _lissa(bend, fewer, scale, max_steps, batch_size, damping, seed)
     else:
-        from whence.baselines.ekfac import ekfac_solve
-
-        found = Solved(ekfac_solve(model, problem, fewer, l2 + damping), math.nan, 0)
-    coef = -(right @ found.vectors.T if fewer is left else found.vectors @ left.T)
+        found = Solved(ekfac_solve(bend, fewer, seed=seed), math.nan, 0)
+    products = target_products(problem, point, found.vectors) if fewer is right else right @ found.vectors.T
     kind = "gauss_newton" if chosen == "ekfac" else curvature
     told: dict[str, Any] = {"solver": chosen, "curvature": kind, "steps": found.steps, "residual": found.residual}
-    return scores_of(problem, coef, "influence", diagnostics=told)
+    return scores_of(problem, -products, "influence", diagnostics=told)
 
 
 def example_weights(problem: Problem, shares: Tensor) -> Tensor:

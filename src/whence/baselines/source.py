@@ -24,13 +24,14 @@ from whence.baselines.curvature import Curvature
 from whence.baselines.influence import EXACT, example_weights
 from whence.baselines.krylov import lanczos
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
-from whence.baselines.slopes import target_gradients, task_gradients
+from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
 from whence.baselines.tracin import check_rates
 from whence.errors import InputError
 from whence.estimators.points import Checkpoint, points_of
 from whence.estimators.problem import Problem
 from whence.examples import Given
 from whence.functional import Filter
+from whence.gradients.projections import n_params
 from whence.losses import Loss
 from whence.progress import track
 
@@ -60,34 +61,20 @@ def source_scores(
 
     Parameters
     ----------
-    model : nn.Module
-        At the end of the training on all tasks. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
+    model, tasks, targets, loss, per_query, params, weighting, normalized, seed, device
+        As `whence.baselines` has them.
     segments : sequence of sequences of modules or state dicts
         The checkpoints of each segment, in the order of training.
     learning_rates : sequence of float
         The mean learning rate of each segment.
     steps : sequence of int
         The number of updates in each segment.
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    per_query : bool
-        Whether every query is a target of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters move; those that require a gradient where not given.
     curvature : {"gauss_newton", "hessian"}
         A Hessian with negative eigenvalues makes pushes grow, as it does in training.
     l2 : float
         Penalty ½ λ ‖W‖² that training added to the loss.
-    weighting : {"task", "sample"}
-        Whether tasks count equally in the loss, as in the paper, or their examples do.
-    normalized : bool
-        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
     rank : int
         Size of the Krylov space that functions of the curvature are computed in, for models that are not small.
-    seed : int
-        Nothing here is random; taken for the sake of a call that fits all methods.
-    device : str or device, optional
 
     Returns
     -------
@@ -117,12 +104,11 @@ def source_scores(
     shares = shares_of(problem, weighting)
     weights = example_weights(problem, shares)
     (end,) = points_of(problem, [])
-    left = target_gradients(problem, end)
     order = list(zip(parts, rates, lengths.tolist(), strict=True))
     # Functions of the curvature go either to the targets' gradients, carried backwards, or to the tasks' and to what
     # earlier segments have pushed, carried forwards: whichever are fewer vectors.
-    forwards = 2 * len(shares) < len(left)
-    carried = torch.zeros(len(shares), left.shape[1]).to(left) if forwards else left
+    forwards = 2 * len(shares) < n_targets(problem)
+    carried = shares.new_zeros(len(shares), n_params(end[1])) if forwards else target_gradients(problem, end)
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
     for checkpoints, rate, length in track(order if forwards else order[::-1], "segments"):
         points = points_of(problem, checkpoints)
@@ -142,7 +128,7 @@ def source_scores(
                 "eigenvalues of the Hessian: use curvature='gauss_newton'."
             )
     if forwards:
-        coef = -(carried @ left.T).double()
+        coef = -target_products(problem, end, carried).double()
     return scores_of(problem, coef, "SOURCE", diagnostics={"segments": len(parts)})
 
 

@@ -7,19 +7,20 @@ target by −η p_k ∇ℓ_k · ∇F, and a checkpoint stands for the steps arou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
-from whence.baselines.slopes import target_gradients, task_gradients
+from whence.baselines.slopes import target_gradients, target_products, task_gradients
 from whence.errors import InputError, counted
 from whence.estimators.points import Checkpoint, points_of
 from whence.estimators.problem import Problem
 from whence.examples import Given
-from whence.functional import Filter
-from whence.gradients.projections import CountSketch, check_rank
+from whence.functional import Filter, Params
+from whence.gradients.projections import CountSketch, check_rank, flatten
 from whence.losses import Loss
 from whence.progress import track
 
@@ -44,28 +45,17 @@ def tracin_scores(
 
     Parameters
     ----------
-    model : nn.Module
-        As trained on all tasks; the only checkpoint where no others are given. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
+    model, tasks, targets, loss, per_query, params, weighting, seed, device
+        As `whence.baselines` has them.
     learning_rates : sequence of float
         For each checkpoint, the sum of the learning rates of the steps that it stands for.
     checkpoints : sequence of modules or state dicts
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    per_query : bool
-        Whether every query is a target of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters move; those that require a gradient where not given.
-    weighting : {"task", "sample"}
-        Whether tasks count equally in the loss, as in the paper, or their examples do.
+        The model itself where none are given.
     normalized : bool
         Whether a task that is left out leaves its weight to the others: then scores are differences from the mean task.
         The published score does not ask.
     rank : int, optional
         Sketch gradients to so many numbers, where those of all tasks and targets do not fit into memory.
-    seed : int
-        Of the sketch.
-    device : str or device, optional
 
     Returns
     -------
@@ -88,15 +78,20 @@ def tracin_scores(
     sketch = None if rank is None else CountSketch(rank, seed)
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
     for point, rate in zip(track(points, "checkpoints"), rates, strict=True):
-        pull, left = (
-            pulls(task_gradients(problem, point), shares, normalized=normalized),
-            target_gradients(problem, point),
-        )
-        if sketch is not None:
+        if sketch is None:
+            pull = pulls(task_gradients(problem, point), shares, normalized=normalized)
+            products = target_products(problem, point, pull)
+        else:
             check_rank(sketch.rank, point[1])
-            pull, left = sketch.project(pull, point[1]), sketch.project(left, point[1])
-        coef = coef - rate * (pull @ left.T).double()
+            read = partial(_sketched, sketch, point[1])
+            pull = pulls(task_gradients(problem, point, read), shares, normalized=normalized)
+            products = pull @ target_gradients(problem, point, read).T
+        coef = coef - rate * products.double()
     return scores_of(problem, coef, "TracIn", diagnostics={"checkpoints": len(points)})
+
+
+def _sketched(sketch: CountSketch, like: Params, gradients: Params) -> Tensor:
+    return sketch.project(flatten(gradients), like)
 
 
 def check_rates(given: Sequence[float] | None, n: int, of: str) -> list[float]:

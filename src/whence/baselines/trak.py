@@ -46,25 +46,13 @@ def trak_scores(
 
     Parameters
     ----------
-    model : nn.Module
-        As trained on all tasks. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    per_query : bool
-        Whether every query is a target of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters move; those that require a gradient where not given.
+    model, tasks, targets, loss, per_query, params, weighting, seed, device
+        As `whence.baselines` has them.
     kernel : {"samples", "tasks"}
         Whose features ΦᵀWΦ is made of: those of all examples, as in TRAK, or the K means over tasks, as in the paper.
     l2 : float
         Penalty λ, as a share of the mean eigenvalue; directions without features count nothing where it is 0.
         With nearly as many directions as examples, 1.0 predicts true runs far better than the published 0.
-    weighting : {"task", "sample"}
-        Whether tasks count equally in the loss, as in the paper, or their examples do.
-    seed : int
-        Of the projections.
-    device : str or device, optional
     **features
         How the model is linearised, as `whence.GradEx` takes it: rank, projection, route, checkpoints, n_projections,
         examples, store, precision. A folder that GradEx filled with these settings and ``of="margin"`` is taken up.
