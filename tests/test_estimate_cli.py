@@ -15,6 +15,7 @@ import whence
 from whence.cli import app
 from whence.errors import InputError
 from whence.estimators.ladder import METHODS, Workload, checked_problem, make_estimator, prices, recommend, workload
+from whence.estimators.problem import Problem
 
 EXPERIMENT = """
 import torch, whence
@@ -140,14 +141,32 @@ def test_merging_takes_a_run_for_each_task():
     assert 3 * (Counting.passed - before) == prices(workload(problem))["merge"].once == 3 * 3 * 5 * 4
 
 
+def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
+    """What is left of its price are the features, of every example at three points along every direction."""
+    problem = {**counted_problem(), "gradex_along": {"rank": 12}}
+
+    def forward_of(make):
+        before = Counting.passed
+        make()
+        return Counting.passed - before
+
+    checks = forward_of(lambda: Problem(problem["model"], problem["tasks"], problem["targets"], batched=False))
+    forward = forward_of(lambda: make_estimator(problem, "gradex-along")) - 2 * checks  # of the run, and of the points
+    run, ways, loss = 5 * 4, 3 * 24, 24  # W₀ and two points: 12 directions of 3 tasks, plain and as AdamW scales them
+    assert forward == run + ways + loss
+    features = 3 * (24 + 7) * (1 + 2 * 12)
+    assert prices(workload(problem))["gradex-along"].once == 3 * (run + ways) + loss + features
+
+
 def test_the_workload_is_that_of_the_problem():
     problem = counted_problem()
-    expected = Workload(3, 24, 7, 2, n_params=8, n_trained=8, rank=8, run_examples=20, steps=5)
+    expected = Workload(3, 24, 7, 2, n_params=8, n_trained=8, rank=8, along_rank=8, run_examples=20, steps=5)
     assert workload(problem) == expected
     full_batches = {**problem, "recipe": whence.Recipe(steps=5, batch_size=None), "params": "bias"}
     found = workload(full_batches)
     assert (found.run_examples, found.n_trained) == (5 * 24, 2)
     assert workload({**problem, "gradex": {"rank": 4}}).rank == 4
+    assert workload({**problem, "gradex_along": {"rank": 5}}).along_rank == 5
 
 
 def test_the_ladder_goes_from_cheap_to_dear():

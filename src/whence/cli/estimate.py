@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from whence.measuring.ledger import Ledger
     from whence.measuring.plan import Plan
 
-MethodName = Enum("MethodName", {"one_step": "one-step", "gradex": "gradex", "merge": "merge", "retrain": "retrain"})
+MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})
 DESIGN, SUBSETS = "bernoulli:0.5", 500
 
 ProblemFunction = Annotated[
@@ -72,6 +72,8 @@ def estimate(
     one-step: 3 N and a search for the length of the step, then Q + K for each subset. For short fine-tuning.
 
     gradex: (N + Q) (1 + C), then a small solve for each subset. For models nearly linear in what is trained.
+
+    gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
     merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start.
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
 SOLVER_PASSES = 30  # iterations of GradEx's solver, and what each does to the features
+POINTS = 3  # of a run, that GradEx is linearised at along it
 SHORT = 50  # steps of a fine-tuning that one step may stand for
 MERGE_RUNS = 2  # subsets per task from which merging is worth its runs
 
 METHODS = {
     "one-step": "the start of a training: tens of steps",
     "gradex": "a model linear in what is trained, or nearly so: heads, small changes",
+    "gradex-along": "one run, then gradients along it: where linearising at the start tells little",
     "merge": "fine-tuning that stays near its start",
     "retrain": "always: true runs, up to the noise of a seed",
 }
@@ -42,8 +44,8 @@ class Workload:
         Tasks, their examples, those of the targets, and outputs of the model for each.
     n_params, n_trained : int
         Parameters of the model, and of these the ones that are trained.
-    rank : int
-        Of GradEx.
+    rank, along_rank : int
+        Of GradEx at the start, and along a run.
     run_examples : int or None
         Examples that pass through the model in one training; None without a recipe.
     steps : int or None
@@ -57,6 +59,7 @@ class Workload:
     n_params: int
     n_trained: int
     rank: int = 512
+    along_rank: int = 512
     run_examples: int | None = None
     steps: int | None = None
 
@@ -112,8 +115,8 @@ def make_estimator(problem: Mapping[str, Any], method: str, **options: Any) -> A
         return whence.GradEx(**common, **{"rank": workload(problem).rank, **own})
     if "recipe" not in problem:
         raise InputError(f"The method '{method}' trains: the problem must have a 'recipe', a whence.Recipe.")
-    make = whence.TaskVectors if method == "merge" else whence.Retrain
-    return make(**common, recipe=problem["recipe"], **own)
+    makers = {"gradex-along": whence.GradEx.along, "merge": whence.TaskVectors, "retrain": whence.Retrain}
+    return makers[method](**common, recipe=problem["recipe"], **own)
 
 
 def workload(problem: Mapping[str, Any]) -> Workload:
@@ -138,6 +141,7 @@ def workload(problem: Mapping[str, Any]) -> Workload:
         n_params=sum(value.numel() for value in problem["model"].parameters()),
         n_trained=n_trained,
         rank=problem.get("gradex", {}).get("rank", min(Workload.rank, n_trained)),
+        along_rank=problem.get("gradex_along", {}).get("rank", min(Workload.along_rank, n_trained)),
         run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(tasks)),
         steps=None if recipe is None else recipe.steps,
     )
@@ -148,14 +152,15 @@ def prices(work: Workload) -> dict[str, Price]:
 
     One step takes one gradient per task and tries some lengths of the step; each subset then takes the sum of K vectors
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
-    products with every direction, and for each subset a solve on these features. Merging takes K runs, and then what
-    one step takes for each subset.
+    products with every direction, and for each subset a solve on these features. Along a run it takes the run, a gradient
+    of every example at as many points as make up its directions, and features at three of them, each the product with
+    every direction. Merging takes K runs, and then what one step takes for each subset.
 
     Examples
     --------
     >>> work = Workload(10, 1000, 100, 5, n_params=10_000, n_trained=10_000, run_examples=3200, steps=100)
     >>> {name: round(price.total(500)) for name, price in prices(work).items()}
-    {'one-step': 72000, 'gradex': 3846600, 'merge': 151000, 'retrain': 4850000}
+    {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'merge': 151000, 'retrain': 4850000}
     """
     vectors = 4.0 * work.n_tasks * work.n_trained
     examples = work.n_examples + work.n_queries
@@ -169,9 +174,21 @@ def prices(work: Workload) -> dict[str, Price]:
     ]
     if work.run_examples is not None:
         run = float(TRAINED_ONCE * work.run_examples)
+        found.append(_along(work, run))
         found.append(Price("merge", work.n_tasks * run, forward, vectors))
         found.append(Price("retrain", 0.0, run + work.n_queries))
     return {price.method: price for price in found}
+
+
+def _along(work: Workload, run: float) -> Price:
+    """Price of GradEx along a run: its directions are gradients of K tasks, plain and as the optimizer scales them."""
+    rank, examples = work.along_rank, work.n_examples + work.n_queries
+    traced = 1 + max(1, min(work.steps or 1, rank // (2 * work.n_tasks)))
+    loss_at_the_end = work.n_examples
+    per_example = 1 + min(2 * rank, work.n_outputs * (TRAINED_ONCE + rank))
+    once = run + TRAINED_ONCE * work.n_examples * traced + loss_at_the_end + POINTS * examples * per_example
+    solve = SOLVER_PASSES * work.n_examples * work.n_outputs * rank / max(work.n_params, 1)
+    return Price("gradex-along", float(once), POINTS * solve, 4.0 * POINTS * examples * work.n_outputs * rank)
 
 
 def recommend(work: Workload, n: int, budget: float | None = None) -> tuple[str, str]:
