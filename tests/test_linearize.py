@@ -21,6 +21,12 @@ def examples_of(inputs, labels):
     return Examples.of({"a": (inputs[:4], labels[:4]), "b": (inputs[4:], labels[4:])})
 
 
+def kronecker_matrix(output_fn, params, projection):
+    """P whole, (rank, d): what becomes of each unit vector."""
+    d = sum(value.numel() for value in params.values())
+    return Layers(output_fn, params, projection).project(split(torch.eye(d), params)).T
+
+
 def dense_features(model, inputs, P, readout=lambda outputs: outputs):
     """The whole Jacobian by reverse mode on the model itself, times P."""
     params = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -52,8 +58,21 @@ def test_factored_features_are_the_jacobian_times_a_dense_matrix(name):
     output_fn, params = functional(model)
     projection = Kronecker(RANK, 1)
     linear = linearize(output_fn, params, examples_of(inputs, labels), projection, batch_size=5)
-    P = projection.matrix(params, Layers(output_fn, params, projection).matrices)
+    P = kronecker_matrix(output_fn, params, projection)
     torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("chosen", [None, ["*.weight"], ["*.bias"]])
+def test_kronecker_directions_keep_inner_products_on_average(chosen):
+    model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 2))
+    output_fn, params = functional(model, chosen)
+    grams = []
+    for seed in range(2000):
+        P = kronecker_matrix(output_fn, params, Kronecker(8, seed))
+        grams.append(P.T @ P)
+    grams = torch.stack(grams)
+    error, spread = (grams.mean(0) - torch.eye(len(P.T))).abs(), grams.std(0) / 2000**0.5
+    assert float((error / spread.clamp_min(1e-6)).masked_fill(error < 1e-6, 0).max()) < 5
 
 
 @pytest.mark.parametrize("route", ["forward", "reverse", "factored"])
@@ -63,7 +82,7 @@ def test_the_margin_is_one_output_for_all_classes(route):
     projection = Kronecker(RANK, 1) if route == "factored" else Gaussian(RANK, 1)
     linear = linearize(output_fn, params, examples_of(inputs, labels), projection, route=route, of="margin")
     P = (
-        projection.matrix(params, {"0.weight", "2.weight"})
+        kronecker_matrix(output_fn, params, projection)
         if isinstance(projection, Kronecker)
         else projection.rows(params, 0, RANK)
     )
@@ -146,7 +165,7 @@ def test_layers_that_the_factored_route_does_not_know_are_named():
     output_fn, params = functional(model)
     with pytest.raises(InputError, match=r"It cannot take 1.weight \(in PReLU\)"):
         Layers.checked(output_fn, params, Kronecker(4), torch.randn(3, 4))
-    assert Layers.checked(*functional(model, ["0.*", "2.*"]), Kronecker(4), torch.randn(3, 4)).matrices
+    assert Layers.checked(*functional(model, ["0.*", "2.*"]), Kronecker(4), torch.randn(3, 4)).factors
 
 
 class Hidden(nn.Module):

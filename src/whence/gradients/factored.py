@@ -3,9 +3,9 @@
 The gradient of one example by the weights of a linear layer is Σₜ δₜ aₜᵀ, over positions t, with a the input of the
 layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so that a forward and
 a backward pass over a whole batch give every example's features, where the gradient itself would take d numbers for
-each. Embeddings are linear layers with one-hot inputs, convolutions are linear layers on patches; the short gradients
-of biases and norms are added up in a random sketch. All layers share the same ``rank`` features, which are summed:
-P = [P₁ … P_L].
+each. A bias is the weight of one more input that is always 1, embeddings are linear layers with one-hot inputs,
+convolutions are linear layers on patches; the short gradients of norms, and of biases without their weights, go to one
+feature per entry with a random sign. All layers share the same ``rank`` features, which are summed: P = [P₁ … P_L].
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import batch_norm, group_norm, layer_norm, unfold
+from torch.nn.functional import batch_norm, group_norm, layer_norm, linear, unfold
 from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.errors import InputError, some_of
 from whence.examples import Inputs
 from whence.functional import ModelFn, Params
-from whence.gradients.projections import flatten
 
 LINEAR = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
@@ -46,41 +45,38 @@ class Kronecker:
 
     @property
     def sides(self) -> tuple[int, int]:
-        """Numbers of directions for the inputs and for the outputs of a layer, whose product is the rank."""
+        """Numbers of directions for the longer and for the shorter side of a weight, whose product is the rank."""
         small = next(i for i in range(int(self.rank**0.5), 0, -1) if self.rank % i == 0)
         return small, self.rank // small
 
-    def factors(self, index: int, shape: torch.Size, like: Tensor) -> tuple[Tensor, Tensor]:
-        """A (in, r) and B (out, rank/r) of the weight number ``index``."""
-        left, right = self.sides
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
-        n_out, n_in = shape[0], int(np.prod(shape[1:]))
-        a = torch.randn(n_in, left, generator=generator) * left**-0.5
-        b = torch.randn(n_out, right, generator=generator) * right**-0.5
-        return a.to(like), b.to(like)
+    def factors(self, index: int, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """A (in, ·) and B (out, ·) of the weight number ``index``."""
+        generator = self._generator(index)
+        n_out, n_in = weight.shape[0], weight[0].numel()
+        for_in, for_out = self.sides[::-1] if tall(weight) else self.sides
+        a = torch.randn(n_in, for_in, generator=generator) * for_in**-0.5
+        b = torch.randn(n_out, for_out, generator=generator) * for_out**-0.5
+        return a.to(weight), b.to(weight)
 
-    def sketch(self, index: int, length: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Feature and sign that each entry of the vector number ``index`` is added to and with, (length,) both."""
-        generator = torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
-        places = torch.randint(self.rank, (length,), generator=generator)
-        signs = torch.randint(2, (length,), generator=generator) * 2 - 1
-        return places.to(like.device), signs.to(like)
+    def constant(self, index: int, weight: Tensor) -> Tensor:
+        """Row of A for the input that is always 1, whose weight is the bias number ``index``."""
+        for_in = self.sides[1] if tall(weight) else self.sides[0]
+        drawn = torch.randn(for_in, generator=self._generator(index)) * for_in**-0.5
+        return drawn.to(weight)
 
-    def matrix(self, params: Params, matrices: set[str]) -> Tensor:
-        """P whole, (rank, d): for tests, and for checking a model's layers against its gradients."""
-        blocks = []
-        for index, (name, value) in enumerate(params.items()):
-            if name in matrices:
-                a, b = self.factors(index, _as_matrix(value).shape, value)
-                blocks.append(torch.einsum("ir,os->rsoi", a, b).reshape(self.rank, -1))
-            else:
-                places, signs = self.sketch(index, value.numel(), value)
-                blocks.append(torch.nn.functional.one_hot(places, self.rank).T.to(signs) * signs)
-        return torch.cat(blocks, dim=1)
+    def signs(self, index: int, length: int, like: Tensor) -> tuple[int, Tensor]:
+        """Feature that the first entry of the vector number ``index`` goes to, the next to the next; their signs."""
+        generator = self._generator(index)
+        first = int(torch.randint(self.rank, (1,), generator=generator))
+        return first, (torch.randint(2, (length,), generator=generator) * 2 - 1).to(like)
+
+    def _generator(self, index: int) -> torch.Generator:
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
 
 
-def _as_matrix(weight: Tensor) -> Tensor:
-    return weight.reshape(len(weight), -1)
+def tall(weight: Tensor) -> bool:
+    """Whether a weight has more outputs than inputs, (out, in, …)."""
+    return len(weight) > weight[0].numel()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,21 +104,27 @@ class Layers:
         self.output_fn, self.params, self.projection = output_fn, params, projection
         self.uses = _uses(output_fn.module, params)  # layer → the parameters of it that are chosen
         index = {name: i for i, name in enumerate(params)}
-        self.directions = {  # of each chosen parameter: two factors of a matrix, or a sketch of a vector
-            name: projection.factors(index[name], _as_matrix(params[name]).shape, params[name])
-            if name in self.matrices
-            else projection.sketch(index[name], params[name].numel(), params[name])
-            for name in params
+        matrices = {
+            used["weight"] for layer, used in self.uses.items() if isinstance(layer, LINEAR) and "weight" in used
+        }
+        self.factors = {name: projection.factors(index[name], params[name]) for name in matrices}
+        self.weights = {  # of the biases that have a chosen one
+            used["bias"]: used["weight"]
+            for used in self.uses.values()
+            if "bias" in used and used.get("weight") in matrices
+        }
+        self.constants = {
+            weight: projection.constant(index[bias], params[weight]) for bias, weight in self.weights.items()
+        }
+        self.signs = {
+            name: projection.signs(index[name], value.numel(), value)
+            for name, value in params.items()
+            if name not in self.factors and name not in self.weights
         }
         for module in output_fn.module.modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # type: ignore[assignment]  # outputs of layers are kept, not overwritten
         self.shared: set[int] = set()  # uses whose input is the same for all examples, such as positions
-
-    @property
-    def matrices(self) -> set[str]:
-        """Names of the parameters with Kronecker directions."""
-        return {used["weight"] for layer, used in self.uses.items() if isinstance(layer, LINEAR) and "weight" in used}
 
     def block(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
         """Outputs (b, C) and features (b, C, rank) of a batch."""
@@ -135,21 +137,21 @@ class Layers:
             ]
         n, width = outputs.shape
         inputs_projected = [self._inputs(use, n) for use in seen]
-        features = torch.zeros(n, width, self.projection.rank, device=outputs.device)
+        features = torch.empty(n, width, self.projection.rank, device=outputs.device)
         for c in range(width):
-            # Every layer adds Σₜ left ⊗ right, so that one product over the positions of all layers adds them up.
+            # Every layer adds Σₜ few ⊗ many, so that one product over the positions of all layers adds them up.
             pairs = [
                 self._pair(use, held, delta, n)
                 for use, held, delta in zip(seen, inputs_projected, gradients[c], strict=True)
                 if held is not None
             ]
             if pairs:
-                left, right = (torch.cat(side, dim=1).float() for side in zip(*pairs, strict=True))
-                features[:, c] = torch.bmm(left.transpose(1, 2), right).flatten(1)
-            short = [part for use, delta in zip(seen, gradients[c], strict=True) for part in self._short(use, delta, n)]
-            if short:
-                found, places, signs = (torch.cat(parts, dim=-1) for parts in zip(*short, strict=True))
-                features[:, c].scatter_add_(1, places.expand(n, -1), found.float() * signs.float())
+                few, many = (torch.cat(side, dim=1).float() for side in zip(*pairs, strict=True))
+                torch.bmm(few.transpose(1, 2), many, out=features[:, c].view(n, *self.projection.sides))
+            else:
+                features[:, c] = 0
+            for use, delta in zip(seen, gradients[c], strict=True):
+                self._add_vectors(features[:, c], use, delta)
         return outputs.detach(), features
 
     def _forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
@@ -182,35 +184,62 @@ class Layers:
     def _inputs(self, use: _Use, n: int) -> Tensor | None:
         """Return what a use brings in before any gradient, (n, t, ·); None where its weight is not a chosen matrix."""
         name = self.uses[use.layer].get("weight", "")
-        if name not in self.matrices:
+        if name not in self.factors:
             return None
-        a, b = self.directions[name]
+        a, b = self.factors[name]
         if not isinstance(use.layer, nn.Embedding):
-            return _patches(use.layer, use.inputs, n) @ a.to(use.inputs)
+            constant = self.constants.get(name)
+            constant = None if constant is None else constant.to(use.inputs)
+            return linear(_patches(use.layer, use.inputs, n), a.T.to(use.inputs), constant)
         picked = b[use.inputs]  # a one-hot input picks a row
         if use.layer.padding_idx is not None:
             picked = picked * (use.inputs != use.layer.padding_idx)[..., None]
         return picked.reshape(n, -1, b.shape[1])
 
     def _pair(self, use: _Use, held: Tensor, delta: Tensor, n: int) -> tuple[Tensor, Tensor]:
-        """Return both sides of a weight's features, (n, t, r) and (n, t, rank / r)."""
-        a, b = self.directions[self.uses[use.layer]["weight"]]
-        positions = _positions(use.layer, delta, n)
-        if isinstance(use.layer, nn.Embedding):
-            return positions @ a.to(delta), held.to(delta)
-        return held.to(delta), positions @ b.to(delta)
+        """Return both sides of a weight's features, (n, t, few) and (n, t, many)."""
+        name = self.uses[use.layer]["weight"]
+        a, b = self.factors[name]
+        positions, held = _positions(use.layer, delta, n), held.to(delta)
+        # An embedding's weight has its inputs, the tokens, first.
+        along = (
+            (positions @ a.to(delta), held) if isinstance(use.layer, nn.Embedding) else (held, positions @ b.to(delta))
+        )
+        return along[::-1] if tall(self.params[name]) else along
 
-    def _short(self, use: _Use, delta: Tensor, n: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Return the gradients (n, length) of a use's vectors, with the sketch of each."""
-        layer, found = use.layer, []
-        for own, name in self.uses[layer].items():
-            if name in self.matrices:
+    def _add_vectors(self, features: Tensor, use: _Use, delta: Tensor) -> None:
+        """Add the gradients of a use's vectors to the features (n, rank)."""
+        for own, name in self.uses[use.layer].items():
+            if name not in self.signs:
                 continue
-            if isinstance(layer, LINEAR):
-                gradient = _positions(layer, delta, n).sum(dim=1)
+            if isinstance(use.layer, LINEAR):
+                gradient = _positions(use.layer, delta, len(features)).sum(dim=1)
             else:
-                gradient = _by_feature(layer, delta * use.inputs if own == "weight" else delta)
-            found.append((gradient, *self.directions[name]))
+                gradient = _by_feature(use.layer, delta * use.inputs if own == "weight" else delta)
+            first, signs = self.signs[name]
+            entry = 0
+            while entry < len(signs):  # to the last feature, and then on from the first
+                some = slice(entry, entry + features.shape[1] - first)
+                part = gradient[:, some].float() * signs[some].float()
+                features[:, first : first + part.shape[1]] += part
+                entry, first = some.stop, 0
+
+    def project(self, gradients: Params) -> Tensor:
+        """P applied to gradients that are at hand, (b, rank): for tests, and for checking a model's layers."""
+        found = torch.zeros(
+            len(next(iter(gradients.values()))), self.projection.rank, device=next(iter(gradients.values())).device
+        )
+        for name, value in gradients.items():
+            if name in self.signs:
+                first, signs = self.signs[name]
+                places = (first + torch.arange(len(signs), device=signs.device)) % self.projection.rank
+                found.index_add_(1, places, (value.flatten(1) * signs).to(found))
+                continue
+            weight = self.weights.get(name, name)
+            a, b = self.factors[weight]
+            rows = self.constants[weight][None] if name in self.weights else a
+            both = torch.einsum("noi,ir,os->nrs", value.reshape(len(value), -1, len(rows)), rows, b)
+            found += (both.transpose(1, 2) if tall(self.params[weight]) else both).flatten(1)
         return found
 
     @classmethod
@@ -219,7 +248,7 @@ class Layers:
 
         Layers whose weights are used in a way that hooks do not see are refused and not miscounted.
         """
-        small = cls(output_fn, params, Kronecker(4, projection.seed))
+        small = cls(output_fn, params, Kronecker(32, projection.seed))
         small._check(probe)
         layers = cls(output_fn, params, projection)
         layers.shared = small.shared
@@ -237,7 +266,7 @@ class Layers:
             return self.output_fn(params, tree_map(lambda leaf: leaf[None], one))[0, 0]
 
         gradients = torch.func.vmap(torch.func.grad(first_output), in_dims=(None, 0))(self.params, few[0])
-        expected = flatten(gradients).float() @ self.projection.matrix(self.params, self.matrices).T.float()
+        expected = self.project(gradients)
         if not torch.allclose(features[:, 0], expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())):
             raise InputError(
                 "The factored route does not see all uses of the chosen parameters in this model "

@@ -185,7 +185,8 @@ def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, 
 def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what: str) -> tuple[Tensor, Tensor]:
     """Return outputs and features if they are numbers, else name the first example for which they are not."""
     for part, tensor in zip(("outputs", "gradients"), found, strict=True):
-        if not bool(tensor.isfinite().all()):
+        # A sum is one pass over memory, where isfinite takes several; it may overflow where no entry has.
+        if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):
             bad = int((~tensor.isfinite()).flatten(1).any(dim=1).nonzero()[0, 0]) + rows.start
             owner = int(examples.owner[bad])
             place = bad - int((examples.owner < owner).sum())
