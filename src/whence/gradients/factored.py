@@ -61,7 +61,7 @@ class Kronecker:
     def constant(self, index: int, weight: Tensor) -> Tensor:
         """Row of A for the input that is always 1, whose weight is the bias number ``index``."""
         for_in = self.sides[1] if tall(weight) else self.sides[0]
-        drawn = torch.randn(for_in, generator=self._generator(index)) * for_in**-0.5
+        drawn: Tensor = torch.randn(for_in, generator=self._generator(index)) * for_in**-0.5
         return drawn.to(weight)
 
     def signs(self, index: int, length: int, like: Tensor) -> tuple[int, Tensor]:
