@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,13 @@ PREDICT = """async ([target, subsets]) => {
   await surrogate.prepare();
   const at = subsets.map((subset) => surrogate.at(Float64Array.from(subset)));
   return [at.map((one) => surrogate.mean(one)), at.map((one) => surrogate.std(one))];
+}"""
+
+MOVED = """() => {
+  const surrogate = page.explorer.surrogate(1);
+  let moved = surrogate.at(new Float64Array(6));
+  for (const k of [3, 0, 5, 0, 2]) moved = surrogate.moved(moved, k, 1 - moved.subset[k]);
+  return surrogate.mean(moved) - surrogate.mean(surrogate.at(moved.subset));
 }"""
 
 
@@ -118,6 +126,43 @@ def test_the_browser_predicts_what_python_predicts(name, browser, folder, monkey
     assert path.stat().st_size < 1_000_000
 
 
+FUSIONS = {
+    "additive estimates": (24, {"half": whence.AdditiveSurrogate()}),
+    "kernel estimates": (24, {"half": whence.CombinedSurrogate()}),
+    "estimates on ranks": (24, {"half": whence.CombinedSurrogate("rank")}),
+    "two kinds of estimates": (24, {"half": whence.CombinedSurrogate(), "other": whence.AdditiveSurrogate("ols")}),
+    "estimates and too few runs for a kernel": (4, {"half": whence.CombinedSurrogate()}),
+}
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+@pytest.mark.parametrize("name", FUSIONS)
+def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
+    monkeypatch.setattr("whence.report.findings.CURVE_SPLITS", 1)
+    n_runs, learned_by = FUSIONS[name]
+    cheap = table(3, 60, 6, 2, names=TASKS)
+    rng = np.random.default_rng(5)
+    truth = whence.Outcomes(
+        cheap.subsets[:n_runs],
+        2 * cheap.values[:n_runs] + cheap.subsets[:n_runs, [0]] + 0.05 * rng.normal(size=(n_runs, 2)),
+        TASKS,
+        cheap.target_names,
+    )
+    estimates = {key: whence.fit(cheap, surrogate=surrogate, n_folds=2) for key, surrogate in learned_by.items()}
+    model = whence.fit(truth, estimates=estimates)
+    model = replace(model, parts=tuple(part for part in model.parts if part.name in ("fused", "estimates")))
+    assert model.parts, "true runs alone were better: nothing is fused"
+    model.report(folder / "fused.html")
+    asked = whence.Exhaustive().draw(6)[::3]
+    mean, std = model.predict(asked, return_std=True)
+    with opened(browser, folder / "fused.html") as page:
+        for t in range(2):
+            found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
+            np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9)
+            np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9)
+        assert abs(page.evaluate(MOVED)) < 1e-12
+
+
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):
     monkeypatch.setattr("whence.report.export.FACTORED_RUNS", 30)
     model = whence.fit(table(5, 80, 6), surrogate=whence.KernelSurrogate(), n_folds=2)
@@ -133,13 +178,7 @@ def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, m
 
 def test_moving_one_task_is_the_same_as_starting_there(browser, several):
     with opened(browser, several[1]) as page:
-        difference = page.evaluate("""() => {
-          const surrogate = page.explorer.surrogate(1);
-          let moved = surrogate.at(new Float64Array(6));
-          for (const k of [3, 0, 5, 0, 2]) moved = surrogate.moved(moved, k, 1 - moved.subset[k]);
-          return surrogate.mean(moved) - surrogate.mean(surrogate.at(moved.subset));
-        }""")
-    assert abs(difference) < 1e-12
+        assert abs(page.evaluate(MOVED)) < 1e-12
 
 
 @pytest.mark.parametrize("size", [2, 5, 12])

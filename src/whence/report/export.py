@@ -2,7 +2,8 @@
 
 A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
 needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so that a page stays small. ``surrogate.js`` is the other half of this module, formula by formula.
+being sent it, so that a page stays small. A fused surrogate is sent as its parts. ``surrogate.js`` is the other half of
+this module, formula by formula.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from whence.outcomes import Outcomes
 from whence.report.packing import Packed, pack
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model, Part
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates, merge_replicates
-from whence.surrogates.kernel import PosteriorSurrogate
+from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.kernel import Group, PosteriorSurrogate
 from whence.surrogates.kernels import RBF, Constant, Kernel, Polynomial, Size
 from whence.surrogates.posterior import Posterior
+from whence.surrogates.rungs import Rung
+
+Places = NDArray[np.int64]  # of targets within a surrogate, or of runs within a table; in order
 
 # A browser factors so many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
 # process is less certain, so that the interval can only come out too wide.
@@ -47,58 +54,65 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
     """
     found, left = [], float(EXPORT_BYTES)
     for part in model.parts:
-        each = _bytes_per_target(part, model)
-        targets = part.targets[: int(left // each)]
-        left -= len(targets) * each
-        if len(targets) and (surrogate := _exported(part, len(targets), model, seed)):
-            found.append({"targets": targets.tolist(), **surrogate})
+        each = _bytes_per_target(part.surrogate, model.outcomes)
+        places = np.arange(min(len(part.targets), int(left // each)))
+        left -= len(places) * each
+        if len(places) and (surrogate := _exported(part, places, model.outcomes, seed)):
+            found.append({"targets": part.targets[places].tolist(), **surrogate})
     return found
 
 
-def _bytes_per_target(part: Part, model: Model) -> float:
-    if isinstance(part.surrogate, AdditiveSurrogate):
-        return 4 / 3 * 8 * model.outcomes.n_tasks * (model.outcomes.n_tasks + 3) / 2
-    arrays = 3 if _on_ranks(part.surrogate) else 1
-    return 4 / 3 * 8 * arrays * model.outcomes.n_runs
+def _bytes_per_target(surrogate: Any, runs: Outcomes) -> float:
+    if isinstance(surrogate, FusedSurrogate):
+        rungs = sum(
+            _bytes_per_target(part.surrogate, rung.model.outcomes)
+            for rung in surrogate.rungs
+            for part in rung.model.parts[:1]
+        )
+        return rungs + 4 / 3 * 8 * (1 + len(surrogate.rungs)) * runs.n_runs
+    if isinstance(surrogate, AdditiveSurrogate):
+        return 4 / 3 * 8 * runs.n_tasks * (runs.n_tasks + 3) / 2
+    return 4 / 3 * 8 * (3 if _on_ranks(surrogate) else 1) * runs.n_runs
 
 
-def _exported(part: Part, n_targets: int, model: Model, seed: int) -> dict[str, Any] | None:
-    if isinstance(part.surrogate, AdditiveSurrogate):
-        return _additive(part, n_targets)
-    if isinstance(part.surrogate, PosteriorSurrogate):
-        return _posterior(part, n_targets, model, seed)
-    return None
+def _exported(part: Part, places: Places, runs: Outcomes, seed: int) -> dict[str, Any] | None:
+    """The surrogate of a part, for the targets in some places of it; None where it cannot be sent."""
+    found: dict[str, Any] | None = None
+    if isinstance(part.surrogate, FusedSurrogate):
+        found = _fused(part, places, runs, seed)
+    elif isinstance(part.surrogate, AdditiveSurrogate):
+        found = _additive(part.surrogate, places)
+    elif isinstance(part.surrogate, PosteriorSurrogate):
+        found = _posterior(part.surrogate, places, _support(part, runs), runs, seed)
+    return found and {**found, "factor": pack(part.factor[places])}
 
 
-def _additive(part: Part, n_targets: int) -> dict[str, Any]:
+def _additive(surrogate: AdditiveSurrogate, places: Places) -> dict[str, Any]:
     """The mean is intercept + coef · s, the variance of a run (s − center)ᵀ Q (s − center) + constant."""
-    surrogate: AdditiveSurrogate = part.surrogate
     lower = np.tril_indices(len(surrogate.coef_))
-    forms = [surrogate.run_variance(t) for t in range(n_targets)]
+    forms = [surrogate.run_variance(t) for t in places]
     return {
         "kind": "additive",
-        "coef": pack(surrogate.coef_[:, :n_targets].T),
-        "intercept": pack(surrogate.intercept_[:n_targets]),
+        "coef": pack(surrogate.coef_[:, places].T),
+        "intercept": pack(surrogate.intercept_[places]),
         "center": pack(forms[0][0]),
         "quadratic": pack([form[lower] for _, form, _ in forms]),
         "constant": pack([constant for _, _, constant in forms]),
-        "factor": pack(part.factor[:n_targets]),
+        "noise": pack(surrogate.noise_std_[places] ** 2),
     }
 
 
-def _posterior(part: Part, n_targets: int, model: Model, seed: int) -> dict[str, Any] | None:
-    surrogate: PosteriorSurrogate = part.surrogate
+def _posterior(
+    surrogate: PosteriorSurrogate, places: Places, rows: Places, runs: Outcomes, seed: int
+) -> dict[str, Any] | None:
     coordinates: Coordinates = surrogate.coordinates_
-    rows = _support(part, model)
-    if not np.array_equal(coordinates(model.outcomes.subsets[rows]), surrogate.groups_[0].posterior.X):
+    if not np.array_equal(coordinates(runs.subsets[rows]), surrogate.groups_[0].posterior.X):
         return None  # fitted to other runs than the table shows
-    ranked = _on_ranks(surrogate)
-    groups = surrogate.score_groups_ if ranked else surrogate.groups_
     factored = np.arange(len(rows))
     if len(rows) > FACTORED_RUNS:
         factored = np.sort(np.random.default_rng(seed).choice(len(rows), FACTORED_RUNS, replace=False))
     found: dict[str, Any] = {
-        "kind": "ranks" if ranked else "posterior",
+        "kind": "posterior",
         "rows": pack(rows, "u32"),
         "factored": pack(factored, "u32"),
         "coordinates": {
@@ -107,17 +121,70 @@ def _posterior(part: Part, n_targets: int, model: Model, seed: int) -> dict[str,
             "center": pack(coordinates.center),
             "scale": pack(coordinates.scale),
         },
-        "groups": [],
-        "factor": pack(part.factor[:n_targets]),
+        "groups": _groups(surrogate.groups_, places),
     }
+    if _on_ranks(surrogate):
+        found |= {
+            "kind": "ranks",
+            "groups": _groups(surrogate.score_groups_, places),
+            "scores": pack(surrogate.scale_.scores[:, places].T),
+            "outcomes": pack(surrogate.scale_.outcomes[:, places].T),
+            "least_std": pack(surrogate.least_std_[places]),
+        }
+    return found
+
+
+def _groups(groups: tuple[Group, ...], places: Places) -> list[dict[str, Any]]:
+    found = []
     for group in groups:
-        kept = group.targets < n_targets
+        kept = np.isin(group.targets, places)
         if kept.any():
-            found["groups"].append({"targets": group.targets[kept].tolist(), **_process(group.posterior, kept)})
-    if ranked:
-        found["scores"] = pack(surrogate.scale_.scores[:, :n_targets].T)
-        found["outcomes"] = pack(surrogate.scale_.outcomes[:, :n_targets].T)
-        found["least_std"] = pack(surrogate.least_std_[:n_targets])
+            at = np.searchsorted(places, group.targets[kept]).tolist()
+            found.append({"targets": at, **_process(group.posterior, kept)})
+    return found
+
+
+def _fused(part: Part, places: Places, runs: Outcomes, seed: int) -> dict[str, Any] | None:
+    """The rungs with their slopes, and what they leave over; see `FusedSurrogate`."""
+    surrogate: FusedSurrogate = part.surrogate
+    rows = _support(part, runs)
+    rest = [_posterior(one, places, rows, runs, seed) for one in (surrogate.residual_, *surrogate.carried_)]
+    rungs = [_rung(rung, surrogate.slopes_.mean[r], places, seed) for r, rung in enumerate(surrogate.rungs)]
+    if not all(rest) or not all(rungs):
+        return None
+    one = pack(np.ones(len(places)))
+    return {
+        "kind": "fused",
+        "residual": {**(rest[0] or {}), "factor": one},
+        "carried": [{**(each or {}), "factor": one} for each in rest[1:]],
+        "rungs": rungs,
+        "covariance": pack(surrogate.slopes_.covariance[places]),
+    }
+
+
+def _rung(rung: Rung, slope: Any, places: Places, seed: int) -> dict[str, Any] | None:
+    """Estimates as a function of the subset, with the table it was learned from."""
+    table, wanted = rung.model.outcomes, rung.columns[places]
+    found: dict[str, Any] = {
+        "count": table.n_runs,
+        "subsets": pack(table.subsets, "bits" if table.is_binary else "f64"),
+        "slope": pack(slope[places]),
+        "level": pack(rung.level[places]),
+        "surrogates": [],
+        "spreads": [],  # where another process says how uncertain the estimates are
+    }
+    for part in rung.model.parts:
+        own = np.flatnonzero(np.isin(part.targets, wanted))
+        if not len(own):
+            continue
+        targets = {"targets": [int(np.flatnonzero(wanted == t)[0]) for t in part.targets[own]]}
+        surrogate = _exported(part, own, table, seed)
+        if surrogate is None:
+            return None
+        found["surrogates"].append(targets | surrogate)
+        if _on_ranks(part.surrogate):
+            groups = {"kind": "posterior", "groups": _groups(part.surrogate.groups_, own)}
+            found["spreads"].append(targets | surrogate | groups)
     return found
 
 
@@ -154,10 +221,10 @@ def _kernel(kernel: Kernel) -> list[dict[str, Any]]:
     return found
 
 
-def _support(part: Part, model: Model) -> Any:
+def _support(part: Part, runs: Outcomes) -> Places:
     """Which runs the surrogate rests on: the first of every distinct subset, in the order it was fitted in."""
-    measured = np.flatnonzero(~np.isnan(model.outcomes.values[:, part.targets[0]]))
-    subsets = model.outcomes.subsets[measured]
+    measured = np.flatnonzero(~np.isnan(runs.values[:, part.targets[0]]))
+    subsets = runs.subsets[measured]
     places = {row.tobytes(): place for place, row in zip(measured[::-1], subsets[::-1], strict=True)}
     distinct, _, _ = merge_replicates(subsets, np.zeros((len(subsets), 1)))
     return np.array([places[row.tobytes()] for row in distinct], dtype=np.int64)

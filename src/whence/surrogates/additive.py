@@ -227,8 +227,10 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return np.asarray(self.intercept_ + keep_prob * self.coef_.sum(axis=0))
 
     def contrast_std(self, X: ArrayLike, contrasts: Floats) -> Floats:
-        """Std (c, T) of the combinations ``contrasts`` (c, n), each adding up to 0, of g at n subsets."""
-        return np.sqrt(self._variance_along(contrasts @ np.asarray(X, dtype=np.float64)))
+        """Std (c, T) of the combinations ``contrasts`` (c, n) of g at n subsets."""
+        along = contrasts @ (np.asarray(X, dtype=np.float64) - self._subset_mean)
+        of_level = contrasts.sum(axis=1, keepdims=True) ** 2 * self._variance / self._total_weight
+        return np.asarray(np.sqrt(self._variance_along(along) + of_level))
 
     def run_variance(self, target: int = 0) -> tuple[Floats, Floats, float]:
         """Centre c (K,), matrix Q (K, K) and constant v: a new run of s has the variance (s − c)ᵀ Q (s − c) + v.

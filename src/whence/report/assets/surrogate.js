@@ -12,6 +12,7 @@ class AdditiveSurrogate {
     this.center = unpack(doc.center);
     this.quadratic = rowOf(unpack(doc.quadratic), form, place);
     this.constant = unpack(doc.constant)[place];
+    this.noise = unpack(doc.noise)[place];
     this.factor = unpack(doc.factor)[place];
     this.ready = true;
     this.cost = tasks;
@@ -38,15 +39,24 @@ class AdditiveSurrogate {
     return this.at(position.subset).mean;
   }
 
-  // (s − center)ᵀ Q (s − center) + constant, Q packed as its lower triangle.
   std(position) {
+    return Math.sqrt(this.variance(position)) * this.factor;
+  }
+
+  // Of the surrogate itself, without the noise of a run.
+  uncertainty(position) {
+    return Math.sqrt(this.variance(position) - this.noise) * this.factor;
+  }
+
+  // (s − center)ᵀ Q (s − center) + constant, Q packed as its lower triangle.
+  variance(position) {
     let total = this.constant;
     const d = position.subset.map((weight, k) => weight - this.center[k]);
     for (let i = 0, p = 0; i < d.length; i++) {
       for (let j = 0; j < i; j++, p++) total += 2 * d[i] * d[j] * this.quadratic[p];
       total += d[i] * d[i] * this.quadratic[p++];
     }
-    return Math.sqrt(total) * this.factor;
+    return total;
   }
 
   async prepare() {}
@@ -110,12 +120,21 @@ class Posterior {
     return this.level(position);
   }
 
-  // Of a new measured run: prior − kᵀ C⁻¹ k, its noise added, on the scale of the outcome.
+  // Of a new measured run: its noise added, on the scale of the outcome.
   std(position) {
     return this.relativeStd(position) * this.scale * this.factor;
   }
 
+  uncertainty(position) {
+    return Math.sqrt(this.unexplained(position)) * this.scale * this.factor;
+  }
+
   relativeStd(position) {
+    return Math.sqrt(this.unexplained(position) + this.alpha);
+  }
+
+  // prior − kᵀ C⁻¹ k.
+  unexplained(position) {
     const values = this.against(position);
     const prior = this.parts.reduce((sum, part) => sum + part.diagonal(position.x), 0);
     const half = new Float64Array(this.factored.length);
@@ -126,7 +145,7 @@ class Posterior {
       half[i] = rest / this.L[p++];
       explained += half[i] * half[i];
     }
-    return Math.sqrt(Math.max(prior - explained, 0) + this.alpha);
+    return Math.max(prior - explained, 0);
   }
 
   // The Cholesky factor of gram + noise, row by row, pausing so that the page stays alive.
@@ -188,6 +207,80 @@ class RankPosterior extends Posterior {
       else high = middle;
     }
     return z >= scores[high] ? outcomes[high] : outcomes[low] + slope(high, low) * (z - scores[low]);
+  }
+}
+
+// Estimates, each times its slope, and a process of what they leave over (fused.py).
+class FusedSurrogate {
+  constructor(doc, place, runs) {
+    const count = doc.rungs.length;
+    const learned = (docs, r) => surrogateOf(docs, place, new Table(doc.rungs[r], runs));
+    this.factor = unpack(doc.factor)[place];
+    this.residual = madeOf(doc.residual, place, runs);
+    this.carried = doc.carried.map((one) => madeOf(one, place, runs));
+    this.estimates = doc.rungs.map((rung, r) => learned(rung.surrogates, r));
+    this.spreads = doc.rungs.map((rung, r) => learned(rung.spreads, r) ?? this.estimates[r]);
+    this.slopes = doc.rungs.map((rung) => unpack(rung.slope)[place]);
+    this.levels = doc.rungs.map((rung) => unpack(rung.level)[place]);
+    this.covariance = unpack(doc.covariance).subarray(place * count * count, (place + 1) * count * count);
+    this.uncertain = [this.residual, ...this.spreads];
+    this.parts = [...new Set([...this.uncertain, ...this.carried, ...this.estimates])];
+    this.cost = this.parts.reduce((sum, part) => sum + part.cost, 0);
+  }
+
+  get ready() {
+    return this.uncertain.every((part) => part.ready);
+  }
+
+  async prepare() {
+    for (const part of this.uncertain) await part.prepare();
+  }
+
+  at(subset) {
+    return { subset, of: new Map(this.parts.map((part) => [part, part.at(subset)])) };
+  }
+
+  moved(from, k, weight) {
+    const of = new Map(this.parts.map((part) => [part, part.moved(from.of.get(part), k, weight)]));
+    return { subset: of.get(this.residual).subset, of };
+  }
+
+  // What the estimates of a rung are, less their mean.
+  estimate(position, r) {
+    const part = this.estimates[r];
+    return part.mean(position.of.get(part)) - this.levels[r];
+  }
+
+  level(position) {
+    const rest = this.residual.mean(position.of.get(this.residual));
+    return this.slopes.reduce((sum, slope, r) => sum + slope * this.estimate(position, r), rest);
+  }
+
+  mean(position) {
+    return this.level(position);
+  }
+
+  std(position) {
+    let variance = this.residual.std(position.of.get(this.residual)) ** 2;
+    const apart = this.slopes.map((slope, r) => {
+      const spread = this.spreads[r];
+      variance += (slope * spread.uncertainty(position.of.get(spread))) ** 2;
+      return this.estimate(position, r) - this.carried[r].mean(position.of.get(this.carried[r]));
+    });
+    apart.forEach((a, r) => apart.forEach((b, s) => (variance += a * b * this.covariance[r * apart.length + s])));
+    return Math.sqrt(variance) * this.factor;
+  }
+}
+
+// The subsets that estimates were learned from.
+class Table {
+  constructor(doc, runs) {
+    this.K = runs.K;
+    this.weights = unpack(doc.subsets);
+  }
+
+  subset(row) {
+    return Float64Array.from(this.weights.subarray(row * this.K, (row + 1) * this.K));
   }
 }
 
@@ -294,13 +387,15 @@ class KernelPart {
 }
 
 // The surrogate of a target; null where the page has none for it.
-function surrogateOf(doc, target, runs) {
-  for (const part of doc) {
-    const place = part.targets.indexOf(target);
-    if (place < 0) continue;
-    if (part.kind === "additive") return new AdditiveSurrogate(part, place);
-    const group = part.groups.find((one) => one.targets.includes(place));
-    return new (part.kind === "ranks" ? RankPosterior : Posterior)(part, group, place, runs);
-  }
-  return null;
+function surrogateOf(docs, target, runs) {
+  const doc = docs.find((part) => part.targets.includes(target));
+  return doc ? madeOf(doc, doc.targets.indexOf(target), runs) : null;
+}
+
+// The surrogate in some place of a document.
+function madeOf(doc, place, runs) {
+  if (doc.kind === "additive") return new AdditiveSurrogate(doc, place);
+  if (doc.kind === "fused") return new FusedSurrogate(doc, place, runs);
+  const group = doc.groups.find((one) => one.targets.includes(place));
+  return new (doc.kind === "ranks" ? RankPosterior : Posterior)(doc, group, place, runs);
 }
