@@ -11,6 +11,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 import whence
 from browser import at_rest, launched, opened, shown_prediction, until
+from whence.surrogates.fused import trust_in_estimates
 
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
 NASTY = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "\"q\" & 'q'", "<!--", "数学 ü", "${x}`"]
@@ -161,6 +162,8 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
             np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9)
             np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9)
         assert abs(page.evaluate(MOVED)) < 1e-12
+        assert page.locator("#trust-intro").inner_text().endswith(trust_in_estimates(model))
+        assert "with estimates: half (60 subsets)" in page.locator("header, main").all_inner_texts()[-1]
 
 
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):

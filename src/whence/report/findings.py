@@ -19,7 +19,7 @@ from whence.attribution import HELPS, HURTS, UNCLEAR, Attribution
 from whence.cli.console import UNCLEAR as UNCLEAR_WORD
 from whence.cli.console import decimals, direction
 from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
-from whence.errors import DataWarning, InputError
+from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
 from whence.interaction import AGAINST, MOST_TASKS, TOGETHER, Interactions
@@ -29,6 +29,7 @@ from whence.report.answer import answer, recommended
 from whence.report.export import exported
 from whence.report.packing import pack
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
+from whence.surrogates.fused import trust_in_estimates
 
 SUGGESTIONS = 10
 CURVE_SPLITS = 3
@@ -94,13 +95,18 @@ def _runs(model: Model) -> dict[str, Any]:
     return {
         "version": whence.__version__,
         "source": runs.provenance.get("source", ""),
-        "description": repr(runs).removeprefix("Outcomes: "),
+        "description": "; ".join([repr(runs).removeprefix("Outcomes: "), *_estimates(model)]),
         "count": runs.n_runs,
         "binary": runs.is_binary,
         "tasks": list(runs.task_names),
         "subsets": pack(runs.subsets, "bits" if runs.is_binary else "f64"),
         "values": pack(runs.values.T),
     }
+
+
+def _estimates(model: Model) -> list[str]:
+    tables = [f"{rung.name} ({counted(rung.model.outcomes.n_runs, 'subset')})" for rung in model.rungs]
+    return [f"with estimates: {some_of(tables)}"] if tables else []
 
 
 # ---- what tasks and pairs do -----------------------------------------------------------------------------
@@ -215,6 +221,7 @@ def _trust(model: Model, seed: int) -> dict[str, Any]:
         "runs": pack(held, "u32"),
         "predicted": pack(predicted[held].T, "f32"),
         "std": pack(std[held].T, "f32"),
+        "estimates": trust_in_estimates(model) if model.rungs else "",
         "methods": _methods(model),
         "legend": SCORES,
         "ceiling": {

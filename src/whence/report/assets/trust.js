@@ -5,7 +5,7 @@ const WORST = 6;
 function showTrust(report, state, actions) {
   const held = report.heldOut(state.target);
   const { answer } = report.targets[state.target];
-  byId("trust-intro").textContent = answer.trust;
+  byId("trust-intro").textContent = `${answer.trust} ${report.doc.trust.estimates}`;
   fill("scatter", ...scatter(report, state, held, actions));
   fill("methods", ...methods(report, state));
   fill("curve", ...curve(report));
