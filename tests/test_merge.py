@@ -553,6 +553,78 @@ def test_tasks_that_diverge_are_named_and_the_others_kept(tmp_path, trained):
 # ---- the rest ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("weighting", ["sample", "task"])
+@pytest.mark.parametrize("background", [0.0, 0.5, 0.75])
+def test_runs_that_see_all_tasks_make_up_the_shares_of_any_subset(background, weighting):
+    """After one full step, weights are linear in the shares of the tasks: merging is exact, whatever runs saw."""
+    model, (tasks, target) = make("mlp"), data()
+    recipe = Recipe(steps=1, lr=0.3, optimizer="sgd", batch_size=None, weighting=weighting)
+    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, background=background)
+    true = Retrain(model, tasks, target, recipe, per_query=True)
+    expected = true.batch(MIXED, np.zeros(len(MIXED), int))["loss"]
+    np.testing.assert_allclose(vectors.batch(MIXED)["loss"], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
+    sizes, share = np.array([30, 20, 10, 40]), 0.6
+    weights = ((1 - share) * np.eye(4) + share * sizes / 100) / sizes
+    recipe = Recipe(steps=400, batch_size=50)
+    drawn = np.stack(list(draw_batches(weights, np.full(4, 3), sizes, recipe, 400)), axis=1).reshape(4, -1)
+    owner = np.repeat(np.arange(4), sizes)[drawn]
+    for k in range(4):
+        shares = np.bincount(owner[k], minlength=4) / len(owner[k])
+        np.testing.assert_allclose(shares, (1 - share) * np.eye(4)[k] + share * sizes / 100, atol=0.02)
+        inside = np.bincount(drawn[k][owner[k] == k], minlength=100)[np.repeat(np.arange(4), sizes) == k]
+        assert inside.std() < 4 * np.sqrt(inside.mean()), "all examples of a task alike"
+    alike = (drawn == drawn[0]).all(0).mean()
+    assert alike == pytest.approx(share, abs=0.02)
+
+
+def test_many_tasks_are_trained_beside_all_others_unless_told():
+    model, (tasks, target) = make("mlp"), data()
+    many = {f"{name} {part}": group for name, group in tasks.items() for part in "ab"}
+    assert TaskVectors(model, tasks, target, RECIPE).background == 0
+    vectors = TaskVectors(model, many, target, RECIPE)
+    assert vectors.background == 0.75
+    assert "all tasks in 0.75 of each" in vectors.provenance["merge"]
+    assert TaskVectors(model, many, target, RECIPE, background=0).background == 0
+    with pytest.raises(InputError, match=r"'background' share of batches must be 0 or more, and below 1\. Got 1\."):
+        TaskVectors(model, tasks, target, RECIPE, background=1)
+
+
+def test_vectors_that_saw_all_tasks_are_not_those_of_other_tasks(tmp_path):
+    model, (tasks, target) = make("mlp"), data()
+    fewer = {name: tasks[name] for name in ("task 0", "task 1", "task 2")}
+    _ = TaskVectors(model, fewer, target, RECIPE, path=tmp_path, background=0.5).vectors
+    with pytest.raises(InputError, match=r"saw all tasks there were, which differ in: task 3\. Give another folder"):
+        _ = TaskVectors(model, tasks, target, RECIPE, path=tmp_path, background=0.5).vectors
+    with pytest.raises(InputError, match=r"were trained otherwise: background \(0\.5 there, None now\)"):
+        _ = TaskVectors(model, fewer, target, RECIPE, path=tmp_path).vectors
+
+
+def test_vectors_are_trained_by_workers_and_kept_one_by_one(tmp_path, trained):
+    model, (tasks, target) = make("mlp"), data()
+    elsewhere = TaskVectors(model, tasks, target, RECIPE, per_query=True, path=tmp_path, batched=False)
+    elsewhere.train(jobs=2, progress=False)
+    assert trained == [], "not in this process"
+    here = TaskVectors(model, tasks, target, RECIPE, per_query=True, batched=False)
+    np.testing.assert_allclose(elsewhere.batch(MIXED)["loss"], here.batch(MIXED)["loss"], rtol=1e-9)
+    kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    elsewhere.train(engine="inline", progress=False)
+    assert kept == {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=r"To train task vectors elsewhere, give a 'path'"):
+        here.train(jobs=2)
+
+
+def test_a_worker_whose_task_diverges_keeps_the_others(tmp_path):
+    model, (tasks, target) = make("mlp"), data()
+    broken = {**tasks, "task 3": (tasks["task 3"][0] * torch.inf, tasks["task 3"][1])}
+    vectors = TaskVectors(model, broken, target, RECIPE, path=tmp_path, batched=False)
+    with pytest.warns(DataWarning, match="1 of 4"):
+        vectors.train(engine="inline", progress=False)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 3
+
+
 @pytest.mark.parametrize("kind", [TaskVectors, OneStep])
 def test_measured_it_is_a_table(kind):
     model, (tasks, target) = make("mlp"), data()

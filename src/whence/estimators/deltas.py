@@ -113,15 +113,29 @@ class DeltaFolder:
         What the vectors are of, apart from the tasks: compared with what the folder says.
     tasks : mapping of str to str
         Name of each task, and a hash of its examples.
+    together : bool
+        Whether every vector depends on all tasks, so that none may be added or left out.
     """
 
-    def __init__(self, path: str | os.PathLike[str], about: Mapping[str, Any], tasks: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        about: Mapping[str, Any],
+        tasks: Mapping[str, str],
+        *,
+        together: bool = False,
+    ) -> None:
         self.path = Path(path)
         about = {"format": FORMAT, **about}
         manifest = self.path / "manifest.json"
         found = self._read(manifest)
         if found is not None:
             self._compare(found, about, tasks)
+            if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
+                raise InputError(
+                    f"The task vectors in {self.path} saw all tasks there were, which differ in: {some_of(others)}. "
+                    "Give another folder, or background=0 for vectors that know of one task each."
+                )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:
             self._write(manifest, lambda draft: draft.write_text(json.dumps({**about, "tasks": tasks}, indent=1)))

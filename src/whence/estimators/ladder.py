@@ -115,7 +115,7 @@ def make_estimator(problem: Mapping[str, Any], method: str, **options: Any) -> A
         return whence.GradEx(**common, **{"rank": workload(problem).rank, **own})
     if "recipe" not in problem:
         raise InputError(f"The method '{method}' trains: the problem must have a 'recipe', a whence.Recipe.")
-    makers = {"gradex-along": whence.GradEx.along, "merge": whence.TaskVectors, "retrain": whence.Retrain}
+    makers: dict[str, Any] = {"gradex-along": whence.GradEx.along, "merge": whence.TaskVectors, "retrain": whence.Retrain}
     return makers[method](**common, recipe=problem["recipe"], **own)
 
 
@@ -152,9 +152,9 @@ def prices(work: Workload) -> dict[str, Price]:
 
     One step takes one gradient per task and tries some lengths of the step; each subset then takes the sum of K vectors
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
-    products with every direction, and for each subset a solve on these features. Along a run it takes the run, a gradient
-    of every example at as many points as make up its directions, and features at three of them, each the product with
-    every direction. Merging takes K runs, and then what one step takes for each subset.
+    products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
+    gradient of every example at as many points as make up its directions, and features at three of them, each the
+    product with every direction. Merging takes K runs, and then what one step takes for each subset.
 
     Examples
     --------

@@ -3,6 +3,11 @@
 Each task is trained alone from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
 subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
 than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
+
+A long run on one task memorises it, forgets the others, and leaves the neighbourhood in which weights can be averaged.
+So each run sees all tasks, a share β of its batches, and its own task in the rest: run k trains on the shares
+q_k = (1 − β) e_k + β π, with π those of all tasks. Of a subset with shares p, the combination of runs with coefficients
+(p − β π) / (1 − β) has trained on just these shares. β = 0 is the plain average of runs on single tasks.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import math
 import os
 from dataclasses import asdict
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +30,17 @@ from whence.estimators.memory import Chunks, free_bytes
 from whence.estimators.merged import Merged, Rule, Scale
 from whence.estimators.problem import Batched, Problem, unstacked
 from whence.estimators.recipe import Recipe
+from whence.estimators.sampling import task_shares
+from whence.estimators.subsets import Floats
 from whence.estimators.training import bytes_per_model, train
 from whence.examples import Given
 from whence.functional import Filter
 from whence.gradients.store import fingerprint
 from whence.losses import Loss
+from whence.measuring import measure
 from whence.progress import track
 
+BACKGROUND, MANY_TASKS = 0.75, 8
 SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
 
@@ -50,6 +60,10 @@ class TaskVectors(Merged):
     scale : float or mapping of str to float, optional
         Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
         given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
+    background : float, optional
+        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs. By default 0.75
+        from eight tasks on, and 0 with fewer: most of their subsets are of one or two tasks, and the farther a subset
+        is from all tasks, the nearer are runs on single tasks.
     early : float
         Share of the recipe's steps after which single-task runs stop: 0.25 takes a quarter of the time.
     path : str or path, optional
@@ -83,12 +97,15 @@ class TaskVectors(Merged):
         batched: Batched = "auto",
         rule: Rule | None = None,
         scale: Scale | None = None,
+        background: float | None = None,
         early: float = 1.0,
         path: str | os.PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         if not 0 < early <= 1:
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
+        if background is not None and not 0 <= background < 1:
+            raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
         problem = Problem(
             model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
             batched=batched, full_batches=recipe.batch_size is None,
@@ -96,6 +113,8 @@ class TaskVectors(Merged):
         own: Rule = "sample" if recipe.weighting == "sample" else "mean"
         super().__init__(problem, rule=own if rule is None else rule, scale=scale, seed=seed)
         self.recipe, self.early, self.path = recipe, early, path
+        usual = BACKGROUND if len(self.task_names) >= MANY_TASKS else 0.0
+        self.background = usual if background is None else background
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -111,10 +130,16 @@ class TaskVectors(Merged):
         """Steps of each single-task run."""
         return max(1, math.ceil(self.early * self.recipe.steps))
 
+    def coefs(self, shares: Floats) -> Floats:
+        """Coefficients of the runs that together have trained on these shares; none for the empty subset."""
+        trained = shares.sum(1, keepdims=True) > 0
+        return np.where(trained, (shares - self.background * self._all_shares) / (1 - self.background), 0.0)
+
     @property
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
-        merge = f"{self.rule} × {self.scale} of {len(self.task_names)} runs of {self.steps} steps"
+        beside = f", all tasks in {self.background:g} of each" if self.background else ""
+        merge = f"{self.rule} × {self.scale} of {len(self.task_names)} runs of {self.steps} steps{beside}"
         return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
 
     @cached_property
@@ -145,11 +170,37 @@ class TaskVectors(Merged):
             for k in track(missing, "Training a model on each task"):
                 work([k])
         if diverged:
+            alone = "" if self.background else " alone"
             raise InputError(
-                f"Training diverged (NaN) on {some_of(diverged)} alone: lower the learning rate, or leave "
+                f"Training diverged (NaN) on {some_of(diverged)}{alone}: lower the learning rate, or leave "
                 f"{'the task' if len(diverged) == 1 else 'these tasks'} out."
             )
         return Vectors([made[name] for name in self.task_names], self.problem.device)
+
+    def train(self, **how: Any) -> None:
+        """Train the vectors that the folder lacks, in several processes or on a cluster; each is kept when it is there.
+
+        Whatever ends it, the same call goes on with the tasks that are left. For models that take long alone: small
+        ones are trained side by side when their vectors are first asked for.
+
+        Parameters
+        ----------
+        **how
+            As for `whence.measure`: jobs, engine, threads, timeout, address, cpus_per_task, gpus_per_task, progress.
+        """
+        if self.path is None:
+            raise InputError("To train task vectors elsewhere, give a 'path', the folder that they are kept in.")
+        folder = self._folder()
+        missing = [k for k, name in enumerate(self.task_names) if folder.load(name, self._start) is None]
+        if missing:
+            measure(_Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
+
+    @property
+    def _all_shares(self) -> Floats:
+        """Shares of the tasks, (K,), where a run trains on all of them."""
+        everything = np.ones((1, len(self.task_names)))
+        shares: Floats = task_shares(everything, self.problem.tasks.sizes, self.recipe.weighting)[0]
+        return shares
 
     @property
     def _start(self) -> Delta:
@@ -158,8 +209,11 @@ class TaskVectors(Merged):
     def _trained_alone(self, tasks: list[int]) -> list[Delta]:
         """Task vectors of some tasks, in single precision or better."""
         problem = self.problem
-        subsets, seeds = np.eye(len(self.task_names))[tasks], np.full(len(tasks), self.seed)
-        state = train(problem, self.recipe, problem.started(len(tasks)), subsets, seeds, self.steps)
+        own = np.eye(len(self.task_names))[tasks]
+        shares = (1 - self.background) * own + self.background * self._all_shares
+        weights = shares / problem.tasks.sizes if self.recipe.weighting == "sample" else shares
+        seeds = np.full(len(tasks), self.seed)
+        state = train(problem, self.recipe, problem.started(len(tasks)), weights, seeds, self.steps)
         wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
         return [
             {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}
@@ -178,9 +232,25 @@ class TaskVectors(Merged):
             "steps": self.steps,
             "loss": type(problem.loss).__name__,
             "seed": self.seed,
+            **({"background": self.background} if self.background else {}),
         }
         hashes = {}
         for k, name in enumerate(tasks.names):
             inputs, labels = tasks.rows(tasks.owner == k)
             hashes[name] = fingerprint([*tree_leaves(inputs), labels])
-        return DeltaFolder(self.path, about, hashes)
+        return DeltaFolder(self.path, about, hashes, together=self.background > 0)
+
+
+class _Training:
+    """Outcome function that makes the vector of a task, and says how long it is."""
+
+    def __init__(self, vectors: TaskVectors) -> None:
+        self.vectors = vectors
+
+    def __call__(self, subset: Floats, seed: int) -> dict[str, float]:
+        task = int(np.argmax(subset))
+        (delta,) = self.vectors._trained_alone([task])
+        if not is_finite(delta):
+            raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
+        self.vectors._folder().save(self.vectors.task_names[task], delta)
+        return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}

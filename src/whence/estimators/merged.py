@@ -2,8 +2,9 @@
 
 What the estimators of merge.py and onestep.py have in common. They differ in how they come by the vectors Δ_k; the
 weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("mean"), or s_k n_k / Σ s n for tasks of n_k
-examples ("sample"). Adapters of whole runs are merged as products (adapters.py), and their batch normalisation gets the
-statistics of the merged model on the examples of the subset.
+examples ("sample"); where runs saw other tasks too, w is what makes up these shares (merge.py). Adapters of whole runs
+are merged as products (adapters.py), and their batch normalisation gets the statistics of the merged model on the
+examples of the subset.
 """
 
 from __future__ import annotations
@@ -118,10 +119,14 @@ class Merged(ABC):
             warnings.warn(useless(now, was), DataWarning, stacklevel=2)
         return self._outcomes(rows, self.scale)
 
+    def coefs(self, shares: Floats) -> Floats:
+        """Coefficients of the vectors (m, K) that stand for shares of the tasks (m, K)."""
+        return shares
+
     def states(self, subsets: Floats, scale: Scale) -> State:
         """Merged weights of subsets, stacked (m, ...); those of the empty subset are W₀."""
         problem, vectors = self.problem, self.vectors
-        shares = torch.from_numpy(task_shares(subsets, problem.tasks.sizes, RULES[self.rule]))
+        shares = torch.from_numpy(self.coefs(task_shares(subsets, problem.tasks.sizes, RULES[self.rule])))
         weights = shares.to(problem.precision).to(problem.device)
         state = problem.started(len(subsets))
         merged_as_products: set[str] = set()

@@ -54,12 +54,28 @@ def draw_batches(subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, step
     size = recipe.batch_size
     assert size is not None
     shares = task_shares(subsets, sizes, recipe.weighting)
+    alike = task_shares(np.ones((1, len(sizes))), sizes, recipe.weighting)[0]
     generators = [np.random.default_rng(int(seed)) for seed in seeds]
     block = max(1, DRAWS_AT_ONCE // (len(subsets) * size))
     for start in range(0, steps, block):
         n = min(block, steps - start)
-        drawn = [_rows(rng.random((n, size)), share, sizes) for rng, share in zip(generators, shares, strict=True)]
+        drawn = [_mixed_rows(rng.random((n, size)), s, alike, sizes) for rng, s in zip(generators, shares, strict=True)]
         yield from np.stack(drawn, axis=1)
+
+
+def _mixed_rows(uniform: Floats, shares: Floats, alike: Floats, sizes: Rows) -> Rows:
+    """Rows of examples, the part that mixtures have in common being drawn first.
+
+    Shares are c times those of all tasks alike, and a rest. Runs of one seed that have the same c, such as those that
+    each put more weight on another task, then see the same examples in that part, and differ by the rest alone.
+    """
+    common = float((shares / alike).min())
+    if not 1e-12 < common < 1 - 1e-12:
+        return _rows(uniform, shares, sizes)
+    rest = np.clip(shares - common * alike, 0.0, None) / (1 - common)
+    rest[rest < 1e-12] = 0.0
+    from_rest = _rows(np.clip((uniform - common) / (1 - common), 0.0, None), rest, sizes)
+    return np.where(uniform < common, _rows(np.minimum(uniform / common, 1.0), alike, sizes), from_rest)
 
 
 def _rows(uniform: Floats, shares: Floats, sizes: Rows) -> Rows:
