@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy.stats import norm, spearmanr
+from scipy.stats import t as student
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 
@@ -246,11 +247,18 @@ def test_quality_is_cross_validation_by_hand():
     normal = norm.ppf((np.arange(len(y)) + 0.5) / len(y))
     missed = np.interp(predicted, np.sort(y), normal) - np.interp(y, np.sort(y), normal)
     np.testing.assert_allclose(trial.score_error, np.abs(missed).mean())
-    # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor.
+    # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor. With few
+    # runs, that is their root mean square by Student's t; with many, their quantile.
     ratio = np.abs(predicted - y) / std
     z = oracles.normal_quantile(0.9)
-    np.testing.assert_allclose(trial.factor, np.quantile(ratio, 0.9) / z)
-    inside = [ratio[i] <= np.quantile(ratio[folds != folds[i]], 0.9) for i in range(len(y))]
+
+    def factor(ratio):
+        n = len(ratio)
+        by_square = np.sqrt((ratio**2).mean()) * student.ppf(0.95, n - 1) / z
+        return (np.quantile(ratio, 0.9) / z) ** (n / (n + 50)) * by_square ** (50 / (n + 50))
+
+    np.testing.assert_allclose(trial.factor, factor(ratio))
+    inside = [ratio[i] <= z * factor(ratio[folds != folds[i]]) for i in range(len(y))]
     np.testing.assert_allclose(model.quality()["coverage_90"], np.mean(inside))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 from sklearn.base import clone
 
 from whence.evaluation import lds, residual_error
@@ -19,11 +20,13 @@ from whence.evaluation.scores import has_std
 from whence.evaluation.statistics import ratio
 from whence.outcomes import Outcomes
 from whence.surrogates.kernels import Array
-from whence.surrogates.posterior import HALF_WIDTH, interval_factor
+from whence.surrogates.posterior import HALF_WIDTH, LEVEL, interval_factor
 from whence.surrogates.warp import RankScale
 
 CHOICE_RUNS = 2000
 FEWEST_TO_CHOOSE = 6
+# From so many held-out runs on, their quantile says more of how wide intervals must be than their mean square.
+MANY_RUNS = 50
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], table: Outcomes,
     ranked = np.array([lds(predicted[held], table.rows(held)).per_target for held in held_out])
     inside = np.empty(residual.shape)
     for held in held_out:
-        width = HALF_WIDTH * std[held] * interval_factor(residual[~held], std[~held])
+        width = HALF_WIDTH * std[held] * held_out_factor(residual[~held], std[~held])
         inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
     scale, scores = RankScale.learn(table.values)
     return Trial(
@@ -87,12 +90,36 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], table: Outcomes,
         score_error=np.abs(scale.score(predicted) - scores).mean(0),
         residual_error=residual_error(predicted, table).per_target,
         coverage=inside.mean(0),
-        factor=interval_factor(residual, std),
+        factor=held_out_factor(residual, std),
         seconds=time.perf_counter() - began,
         runs=taken,
         predicted=predicted,
         std=std,
     )
+
+
+def held_out_factor(residual: Array, std: Array) -> Array:
+    """Return by how much to stretch ``std`` (m, T) so that 90% intervals hold, from runs that were held out, (T,).
+
+    A quantile of a handful of runs is one of the largest of them, and as likely too small as too large. Their mean
+    square is steadier, and Student's t allows for its being uncertain. Of targets, the typical one's counts.
+
+    Examples
+    --------
+    >>> residual = np.random.default_rng(0).normal(size=(8, 1))
+    >>> held_out_factor(residual, np.ones((8, 1))).round(1), interval_factor(residual, np.ones((8, 1))).round(1)
+    (array([0.7]), array([0.6]))
+    """
+    by_quantile = interval_factor(residual, std)
+    known = std > 0
+    n = known.sum(0)
+    if not (n >= 2).any():
+        return by_quantile
+    square = np.divide(residual, std, out=np.zeros_like(std), where=known) ** 2
+    typical = np.sqrt(np.median(square.sum(0)[n >= 2] / n[n >= 2]))
+    by_square = max(float(typical), 1e-3) * stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) / HALF_WIDTH
+    trust = n / (n + MANY_RUNS)
+    return np.asarray(by_quantile**trust * by_square ** (1 - trust))
 
 
 def mean_of_defined(scores: Array) -> Array:
