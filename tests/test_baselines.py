@@ -432,6 +432,16 @@ def test_source_averages_gradients_and_curvature_over_a_segment():
     np.testing.assert_allclose(twice.coef_, once.coef_, rtol=1e-5)
 
 
+def test_source_with_the_curvature_of_some_examples():
+    model, tasks, targets = classes()
+    alike = {name: (x[:1].expand(5, -1), y[:1].expand(5)) for name, (x, y) in tasks.items()}
+    settings = {"segments": [[model]], "learning_rates": [0.1], "steps": [20]}
+    whole, found = (source_scores(model, alike, targets, examples=n, **settings).coef_ for n in (None, 2))
+    np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-7)
+    few = source_scores(model, tasks, targets, examples=2, **settings).coef_
+    assert not np.allclose(few, source_scores(model, tasks, targets, **settings).coef_, rtol=1e-3)
+
+
 def test_source_is_the_same_forwards_and_backwards():
     """Many queries are carried as few tasks, forwards; a query at a time goes backwards."""
     model, tasks, targets = classes()

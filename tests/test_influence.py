@@ -208,6 +208,17 @@ def test_samples_of_the_examples_come_near_in_lissa():
     assert np.corrcoef(found.coef_.ravel(), exact.ravel())[0, 1] > 0.95
 
 
+@pytest.mark.parametrize("solver", ["exact", "ekfac"])
+def test_the_curvature_of_some_examples(solver):
+    """Examples of a task that are all alike bend as a few of them do; gradients are of all in any case."""
+    rng = np.random.default_rng(0)
+    tasks = {f"t{k}": (np.repeat(rng.normal(size=(1, 4)), 6, axis=0), rng.normal(size=6)) for k in range(5)}
+    settings = {"loss": "squared", "damping": 0.1, "solver": solver, "weighting": "sample"}
+    whole = influence_scores(linear(np.ones(4)), tasks, tasks["t0"], **settings)
+    found = influence_scores(linear(np.ones(4)), tasks, tasks["t0"], examples=2, **settings)
+    np.testing.assert_allclose(found.coef_, whole.coef_, rtol=1e-8)
+
+
 def saddle():
     """A product of two parameters, at a point where the Hessian has an eigenvalue of about −1."""
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)).double()
@@ -273,6 +284,7 @@ def test_solvers_that_stop_too_early_say_so():
         ({"solver": "lisa"}, r"There is no solver 'lisa'\. Did you mean 'lissa'\?"),
         ({"curvature": "fisher"}, r"There is no curvature 'fisher'\. There are: hessian, gauss_newton\."),
         ({"damping": -1.0}, r"The 'damping' must be a finite number, 0 or more\. Got -1\.0\."),
+        ({"examples": 0}, r"The 'examples' of each task for the curvature must be 1 or more\. Got 0\."),
         ({"l2": float("nan")}, r"The 'l2' must be a finite number, 0 or more\. Got nan\."),
     ],
 )

@@ -102,13 +102,14 @@ def bif_scores(
             raise InputError(f"The '{name}' of BIF must be a finite number above 0. Got {value!r}.")
     problem = Problem(model, tasks, targets, loss=loss, per_query=per_query, params=params, device=device)
     shares = shares_of(problem, weighting)
+    weights = example_weights(problem.tasks, shares)
     heat = float(len(problem.tasks) if beta is None else beta)
     if step_size is None:
         (point,) = points_of(problem, [])
-        bend = Curvature(point, problem.loss, problem.tasks, example_weights(problem, shares), "gauss_newton", damping)
+        bend = Curvature(point, problem.loss, problem.tasks, weights, "gauss_newton", damping)
         like = flatten({name: value[None] for name, value in point[1].items()})[0]
         step_size = STRIDE / (heat * max(extremes(bend, like, seed=seed)[1], damping))
-    chain = _Chains(problem, example_weights(problem, shares), heat, damping, step_size, batch_size, chains, seed)
+    chain = _Chains(problem, weights, heat, damping, step_size, batch_size, chains, seed)
     before = draws * thin // 4 if burn_in is None else burn_in
     of_tasks, of_targets = [], []
     for number in track(range(draws), "draws of SGLD"):

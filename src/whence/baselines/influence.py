@@ -25,7 +25,7 @@ from whence.baselines.slopes import n_targets, target_gradients, target_products
 from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.points import points_of
 from whence.estimators.problem import Problem
-from whence.examples import Given
+from whence.examples import Examples, Given
 from whence.functional import Filter
 from whence.losses import Loss
 
@@ -51,6 +51,7 @@ def influence_scores(
     max_steps: int = 500,
     scale: float | None = None,
     batch_size: int | None = None,
+    examples: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Scores:
@@ -76,6 +77,9 @@ def influence_scores(
         Of LiSSA: what the matrix is divided by; a little more than its largest eigenvalue where not given.
     batch_size : int, optional
         Of LiSSA: examples in each term, drawn at random; all where not given.
+    examples : int, optional
+        So many of each task, drawn at random, that the curvature is taken from; all where not given. Gradients are
+        always those of all.
 
     Returns
     -------
@@ -102,8 +106,8 @@ def influence_scores(
     (point,) = points_of(problem, [])
     shares = shares_of(problem, weighting)
     right = pulls(task_gradients(problem, point), shares, normalized=normalized)
-    weights = example_weights(problem, shares)
-    bend = Curvature(point, problem.loss, problem.tasks, weights, curvature, l2 + damping)
+    some = examples_to_bend(problem, examples, seed)
+    bend = Curvature(point, problem.loss, some, example_weights(some, shares), curvature, l2 + damping)
     chosen = ("exact" if bend.size <= EXACT else "cg") if solver == "auto" else solver
     fewer = right if len(right) < n_targets(problem) else target_gradients(problem, point)
     if chosen == "exact":
@@ -120,10 +124,18 @@ def influence_scores(
     return scores_of(problem, -products, "influence", diagnostics=told)
 
 
-def example_weights(problem: Problem, shares: Tensor) -> Tensor:
+def examples_to_bend(problem: Problem, number: int | None, seed: int) -> Examples:
+    """The examples of the tasks that the curvature is taken from: all, or so many of each."""
+    if number is None:
+        return problem.tasks
+    if number < 1:
+        raise InputError(f"The 'examples' of each task for the curvature must be 1 or more. Got {number}.")
+    return problem.tasks.sample(number, seed)
+
+
+def example_weights(examples: Examples, shares: Tensor) -> Tensor:
     """Weight of each example in the training loss, (n,): the share of its task, divided among its examples."""
-    sizes = torch.as_tensor(problem.tasks.sizes, device=problem.device)
-    return (shares / sizes)[problem.tasks.owner]
+    return (shares / torch.bincount(examples.owner))[examples.owner]
 
 
 def _exact(bend: Curvature, right: Tensor, damping: float) -> Solved:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.baselines.curvature import Curvature
-from whence.baselines.influence import EXACT, example_weights
+from whence.baselines.influence import EXACT, example_weights, examples_to_bend
 from whence.baselines.krylov import lanczos
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
 from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
@@ -54,6 +54,7 @@ def source_scores(
     weighting: str = "task",
     normalized: bool = True,
     rank: int = 32,
+    examples: int | None = None,
     seed: int = 0,
     device: torch.device | str | None = None,
 ) -> Scores:
@@ -75,6 +76,9 @@ def source_scores(
         Penalty ½ λ ‖W‖² that training added to the loss.
     rank : int
         Size of the Krylov space that functions of the curvature are computed in, for models that are not small.
+    examples : int, optional
+        So many of each task, drawn at random, that the curvature is taken from; all where not given. Gradients are
+        always those of all.
 
     Returns
     -------
@@ -102,7 +106,8 @@ def source_scores(
     if lengths.shape != (len(parts),) or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise InputError(f"The 'steps' of SOURCE must be a whole number above 0 for each segment. Got {steps!r}.")
     shares = shares_of(problem, weighting)
-    weights = example_weights(problem, shares)
+    some = examples_to_bend(problem, examples, seed)
+    weights = example_weights(some, shares)
     (end,) = points_of(problem, [])
     order = list(zip(parts, rates, lengths.tolist(), strict=True))
     # Functions of the curvature go either to the targets' gradients, carried backwards, or to the tasks' and to what
@@ -112,7 +117,7 @@ def source_scores(
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
     for checkpoints, rate, length in track(order if forwards else order[::-1], "segments"):
         points = points_of(problem, checkpoints)
-        bends = [Curvature(point, problem.loss, problem.tasks, weights, curvature, l2) for point in points]
+        bends = [Curvature(point, problem.loss, some, weights, curvature, l2) for point in points]
         gradients = torch.stack([task_gradients(problem, point) for point in points]).mean(0)
         pull = pulls(gradients, shares, normalized=normalized)
         apply = _segment(bends, rate * length, rank)
