@@ -56,6 +56,20 @@ def test_scores_stand_in_the_table_beside_the_surrogates(file, tmp_path):
     assert rows["tracin"]["lds"] < -0.95
 
 
+def test_methods_to_stand_beside_can_be_chosen(file, tmp_path):
+    good = written(tmp_path / "influence.csv", EFFECTS)
+    options = ["-O", "x/loss,y/loss", "--splits", "2", "--scores", good, "--json"]
+    chosen = ["--methods", "least squares,lasso", "--methods", "tuned kernel"]
+    rows = json.loads(run("evaluate", file, *options, *chosen).stdout)["scores"]
+    assert [row["method"] for row in rows] == ["whence", "least squares", "lasso", "tuned kernel", "influence"]
+    assert all(row["lds"] > 0.9 for row in rows)
+    rows = json.loads(run("evaluate", file, *options).stdout)["scores"]
+    assert [row["method"] for row in rows] == ["whence", "tuned linear", "paper kernel", "size only", "influence"]
+    result = run("evaluate", file, *options, "--methods", "laso")
+    assert result.exit_code == 2
+    assert "There is no method 'laso'. Did you mean 'lasso'?" in " ".join(result.stderr.split())
+
+
 def test_scores_stand_beside_true_leave_one_out_changes(file, runs, tmp_path):
     good = written(tmp_path / "influence.csv", EFFECTS)
     result = run("evaluate", file, "-O", "x/loss,y/loss", "--splits", "2", "--loo", file, "--scores", good, "--json")

@@ -66,6 +66,13 @@ ScoresFiles = Annotated[
         "--scores", metavar="FILE", help="Scores of any method: a column 'task', one per outcome. Repeatable."
     ),
 ]
+Methods = Annotated[
+    Names,
+    _name(
+        "--methods",
+        help="A row beside whence: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only.",
+    ),
+]
 Splits = Annotated[int, typer.Option(metavar="N", help="Random splits of the runs.", min=2)]
 LeaveOneOutRuns = Annotated[
     Path | None, typer.Option("--loo", metavar="FILE", help="True leave-one-out runs, to compare with.")

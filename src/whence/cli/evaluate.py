@@ -3,7 +3,7 @@
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,22 @@ import whence
 from whence.cli import arguments as args
 from whence.cli import tables
 from whence.cli.console import Answer, Page, Row, both_ends, decimals, note, number, remark, share, table, title
-from whence.errors import DataWarning, InputError
+from whence.errors import DataWarning, InputError, did_you_mean
 
 if TYPE_CHECKING:
     from whence.evaluation import RunsNeeded
     from whence.outcomes import Outcomes
     from whence.surrogates.kernels import Array
 
+Method = Callable[["Outcomes"], Any]  # runs to learn from → a surrogate
+STANDARD = ("tuned linear", "paper kernel", "size only")  # what whence is held against where nothing else is asked for
+
 
 def evaluate(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    methods: args.Methods = None,
     scores: args.ScoresFiles = None,
     splits: args.Splits = 5,
     train_fraction: args.TrainFraction = 0.7,
@@ -33,40 +37,35 @@ def evaluate(
     seed: args.Seed = 0,
 ) -> Answer:
     """Compare with simpler methods on runs held out."""
-    from whence.evaluation import SizeOnly, noise_ceiling, repeated_splits, runs_needed, scored
+    from whence.evaluation import noise_ceiling, repeated_splits, runs_needed, scored
     from whence.progress import track
     from whence.surrogates.rungs import learn_rungs
 
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
-    linear, paper = whence.AdditiveSurrogate(), whence.KernelSurrogate(settings="paper")
+    beside = _beside(args.names_of(methods) or STANDARD, seed)
     cheap = args.read_estimates(estimates, runs)
     # Learned once: splits are of the true runs, and estimates are the same for all of them.
     rungs = None if cheap is None else {rung.name: rung.model for rung in learn_rungs(cheap, runs, seed=seed)}
-    methods: dict[str, Callable[[Outcomes], Any]] = {
-        "whence": lambda train: whence.fit(train, estimates=rungs, seed=seed),
-        "tuned linear": lambda train: whence.fit(train, surrogate=linear, seed=seed),
-        "paper kernel": lambda train: whence.fit(train, surrogate=paper, seed=seed),
-        "size only": SizeOnly.fit,
-    }
+    rows: dict[str, Method] = {"whence": lambda train: whence.fit(train, estimates=rungs, seed=seed), **beside}
     if rungs is not None:
-        methods["estimates"] = lambda train: whence.fit(train.rows([]), estimates=rungs)
-        methods["true runs"] = lambda train: whence.fit(train, seed=seed)
+        rows["estimates"] = lambda train: whence.fit(train.rows([]), estimates=rungs)
+        rows["true runs"] = lambda train: whence.fit(train, seed=seed)
     given = args.read_scores(scores, runs)
-    if taken := [name for name in given if name in methods]:
+    if taken := [name for name in given if name in rows]:
         raise InputError(
             f"The scores cannot be called '{taken[0]}', which is another row of the table: rename the file."
         )
-    methods |= {name: scored(coef) for name, coef in given.items()}
+    rows |= {name: scored(coef) for name, coef in given.items()}
     for sentence in runs.concerns():
         note(sentence)
-    steps = track(range(splits * len(methods) + 1), "Evaluating")
+    steps = track(range(splits * len(rows) + 1), "Evaluating")
     next(steps)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # of parts of the runs, when all have been spoken of
         found = repeated_splits(
             runs,
-            methods,
+            rows,
             n_splits=splits,
             train_fraction=train_fraction,
             seed=seed,
@@ -87,6 +86,28 @@ def evaluate(
         document["runs_needed"] = needed.to_frame().to_dict("records")
         page += _needed_page(needed)
     return Answer(document, page)
+
+
+def _beside(names: Sequence[str], seed: int) -> "dict[str, Method]":
+    """The methods of these names."""
+    from whence.evaluation import SizeOnly
+
+    surrogates = {
+        "tuned linear": whence.AdditiveSurrogate(),
+        "least squares": whence.AdditiveSurrogate("ols"),
+        "lasso": whence.AdditiveSurrogate("lasso"),
+        "tuned kernel": whence.KernelSurrogate(),
+        "paper kernel": whence.KernelSurrogate(settings="paper"),
+    }
+
+    def fitting(surrogate: Any) -> "Method":
+        return lambda train: whence.fit(train, surrogate=surrogate, seed=seed)
+
+    known = {name: fitting(surrogate) for name, surrogate in surrogates.items()}
+    known["size only"] = SizeOnly.fit
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"There is no method {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
+    return {name: known[name] for name in names}
 
 
 # ---- true leave-one-out effects --------------------------------------------------------------------------
