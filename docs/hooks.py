@@ -1,0 +1,81 @@
+"""What the documentation is built with beyond mkdocs itself: equations as MathML, and results that follow their files.
+
+Equations are converted when the site is built, so that pages need no script to show them. The files of
+``benchmarks/results`` and the docstrings of ``experiments`` become pages of their own, under *Results*. A comment such
+as ``<!-- from benchmarks/results/icl.md: Speed -->`` stands for the section of that name.
+"""
+
+from __future__ import annotations
+
+import ast
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+EXPERIMENTS = ROOT / "experiments"
+INCLUDE = re.compile(r"^<!-- from (\S+): (.+) -->$", re.MULTILINE)
+EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
+
+
+def on_config(config: Any) -> Any:
+    """List the pages of results in the navigation."""
+    section = next(part["Results"] for part in config.nav if isinstance(part, dict) and "Results" in part)
+    section += [path for path in [*result_pages(), "results/experiments.md"] if path not in section]
+    return config
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of results."""
+    for path, text in {**result_pages(), "results/experiments.md": experiments_page()}.items():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put in the sections of other files."""
+    return INCLUDE.sub(lambda found: section(ROOT / found[1], found[2]), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Turn equations into MathML."""
+    return EQUATION.sub(lambda found: mathml(found[2]), html)
+
+
+def result_pages() -> dict[str, str]:
+    """Text of each file of results, by the path of its page."""
+    return {f"results/{path.name}": path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))}
+
+
+def section(path: Path, title: str) -> str:
+    """Return what stands under a heading of a file, without the heading."""
+    _, _, after = path.read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    if not after:
+        raise PluginError(f"{path.name} has no section '{title}'")
+    return after.partition("\n## ")[0].strip()
+
+
+def experiments_page() -> str:
+    """What each experiment is about and how it is run, in the words of its docstring."""
+    parts = ["# Experiments", "One file per table or figure of the paper, each runnable alone."]
+    for path in sorted(EXPERIMENTS.glob("*.py")):
+        said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        title, _, rest = said.partition("\n")
+        parts += [f"## `{path.name}`", f"**{title.strip()}**", rest.strip()]
+    return "\n\n".join(parts) + "\n"
+
+
+def mathml(given: str) -> str:
+    r"""Return an equation between \( \) or \[ \], as arithmatex leaves it, as MathML.
+
+    >>> mathml(r"\(x\)")
+    '<math xmlns="http://www.w3.org/1998/Math/MathML" display="inline"><mrow><mi>x</mi></mrow></math>'
+    """
+    latex = html.unescape(given).strip()
+    return convert(latex[2:-2].strip(), display="block" if latex.startswith(r"\[") else "inline")
