@@ -209,6 +209,10 @@ def test_models_without_such_factors_are_refused():
     model, inputs, labels = in_double("tied")
     with pytest.raises(InputError, match=r"'token.weight' is shared by two layers"):
         ekfac_solve(curvature_of(model, inputs, labels), torch.ones(1, 28, dtype=torch.float64))
+    shared = nn.Sequential(nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)).double()
+    shared[1].weight = shared[0].weight
+    with pytest.raises(InputError, match=r"'0.weight' is shared by two layers"):
+        ekfac_solve(curvature_of(shared, torch.randn(4, 3).double(), labels[:4] % 3), torch.ones(1, 9).double())
 
 
 def test_directions_without_curvature_are_left_alone():

@@ -110,13 +110,15 @@ def ekfac_solve(bend: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
 
 def _blocks(layers: Layers) -> dict[Block, nn.Module]:
     """The blocks of parameters, and the layer of each."""
+    names = [name for used in layers.uses.values() for name in used.values()]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InputError(f"{twice[0]!r} is shared by two layers.")
     blocks: dict[Block, nn.Module] = {}
     for layer, used in layers.uses.items():
         joined = isinstance(layer, LINEAR) and len(used) == 2
-        for block in [(used["weight"], used["bias"])] if joined else [(name,) for name in used.values()]:
-            if block in blocks:
-                raise InputError(f"{block[0]!r} is shared by two layers.")
-            blocks[block] = layer
+        blocks |= dict.fromkeys(
+            [(used["weight"], used["bias"])] if joined else [(name,) for name in used.values()], layer
+        )
     return blocks
 
 
