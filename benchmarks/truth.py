@@ -18,7 +18,27 @@ from whence.evaluation import spearman_per_target
 K, SIZE = 25, 15
 
 
-class Setting:
+class Truth:
+    """Outcomes of true runs, (seeds, subsets, queries), and how estimates of them are scored."""
+
+    def __init__(self, subsets, values) -> None:
+        self.subsets, self.values, self.mean = subsets, values, values.mean(0)
+        fifth = np.random.default_rng(0).permutation(len(subsets)) % 5
+        self.fifths = [np.flatnonzero(fifth == i) for i in range(5)]
+
+    def score(self, estimate, against=None):
+        """Rank correlation per query and of the mean loss, within fifths of the subsets."""
+        truth = self.mean if against is None else against
+        per_query, mean = [], []
+        for rows in self.fifths:
+            per_query.append(np.nan_to_num(spearman_per_target(estimate[rows], truth[rows])).mean())
+            mean.append(
+                spearman_per_target(estimate[rows].mean(1, keepdims=True), truth[rows].mean(1, keepdims=True))[0]
+            )
+        return float(np.mean(per_query)), float(np.nanmean(mean))
+
+
+class Setting(Truth):
     """One way of training: where from, for how long, on which subsets; and its true outcomes."""
 
     def __init__(self, kind, operation, steps, lr, design, args) -> None:
@@ -32,10 +52,7 @@ class Setting:
         kept = whence.FixedSize(SIZE) if design == "fixed" else whence.Bernoulli(0.9)
         self.subsets = kept.draw(K, args.subsets, seed=0)
         self.model = args.pretrained if kind == "fine-tuning" else initial(1, args.device, **args.size)
-        self.values = self._truth()
-        self.mean = self.values.mean(0)
-        fifth = np.random.default_rng(0).permutation(args.subsets) % 5
-        self.fifths = [np.flatnonzero(fifth == i) for i in range(5)]
+        super().__init__(self.subsets, self._truth())
 
     def _truth(self):
         """Losses of every query, (seeds, subsets, queries)."""
@@ -52,17 +69,6 @@ class Setting:
             file.parent.mkdir(parents=True, exist_ok=True)
             np.savez_compressed(file, values=values.astype(np.float32))
         return values
-
-    def score(self, estimate, against=None):
-        """Rank correlation per query and of the mean loss, within fifths of the subsets."""
-        truth = self.mean if against is None else against
-        per_query, mean = [], []
-        for rows in self.fifths:
-            per_query.append(np.nan_to_num(spearman_per_target(estimate[rows], truth[rows])).mean())
-            mean.append(
-                spearman_per_target(estimate[rows].mean(1, keepdims=True), truth[rows].mean(1, keepdims=True))[0]
-            )
-        return float(np.mean(per_query)), float(np.nanmean(mean))
 
     def from_true_runs(self, surrogate):
         """Predict each fifth from one run of each of the other subsets."""

@@ -115,7 +115,11 @@ def make_estimator(problem: Mapping[str, Any], method: str, **options: Any) -> A
         return whence.GradEx(**common, **{"rank": workload(problem).rank, **own})
     if "recipe" not in problem:
         raise InputError(f"The method '{method}' trains: the problem must have a 'recipe', a whence.Recipe.")
-    makers: dict[str, Any] = {"gradex-along": whence.GradEx.along, "merge": whence.TaskVectors, "retrain": whence.Retrain}
+    makers: dict[str, Any] = {
+        "gradex-along": whence.GradEx.along,
+        "merge": whence.TaskVectors,
+        "retrain": whence.Retrain,
+    }
     return makers[method](**common, recipe=problem["recipe"], **own)
 
 
