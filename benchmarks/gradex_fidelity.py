@@ -9,7 +9,8 @@ Truth: 100 subsets of the 25 groups × 3 seeds, trained side by side; the outcom
 effect of size). *From scratch*: 800 steps from a random start, on subsets of 15 groups and on Bernoulli(0.9) subsets as
 in the paper. Scores are rank correlations with the mean of the three seeds, within fifths of the subsets, so that
 surrogates of true runs can be held against the same ones: each fifth is predicted from 80 runs (one seed) outside of
-it. "Another run" is one seed against the mean of the other two.
+it. "Another run" is one seed against the mean of the other two. TRAK is taken at the end of a run on all groups. From
+scratch, GradEx along a run is of the margin and the mean over the runs of three starts.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import torch
 import whence
 from modular import initial, trained
 from truth import K, Setting, load_pretrained
+from whence.baselines import trak_scores
 from whence.estimators.linearity import linearization_error
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.kernel import KernelSurrogate
@@ -50,7 +52,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE / "results" / "gradex_fidelity.md")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    args.subsets, args.estimates, args.rank = (40, 100, 128) if args.quick else (100, 400, 2048)
+    args.subsets, args.estimates, args.rank = (40, 60, 64) if args.quick else (100, 400, 2048)
+    args.along = 100 if args.quick else 512
     args.size = {"width": 32} if args.quick else {}
     began = time.perf_counter()
     args.pretrained = load_pretrained(args)
@@ -82,6 +85,7 @@ def main() -> None:
         "size alone",
         "ridge, 80 true runs",
         "kernel, 80 true runs",
+        "TRAK",
         f"GradEx at W₀, rank {args.rank}",
         "… kernel on it",
         "GradEx along a run",
@@ -124,20 +128,22 @@ def row_of(setting, args, first_order) -> list[str]:
     by_size = np.repeat(-setting.subsets.sum(1, keepdims=True), seeds.shape[2], axis=1)
     by_kernel = setting.from_true_runs(KernelSurrogate())
     options = {"per_query": True, "weighting": "sample"}
-    at_start = whence.GradEx(
-        setting.model, setting.tasks, setting.target, projection="gaussian", rank=args.rank, **options
-    )
+    at_start = whence.GradEx(setting.model, setting.tasks, setting.target, rank=args.rank, **options)
     plain, plain_kernel = at_start.batch(setting.subsets)["loss"], setting.from_estimates(KernelSurrogate(), at_start)
     del at_start
-    starts = (
-        [setting.model] if setting.kind == "fine-tuning" else [initial(s, args.device, **args.size) for s in (1, 2, 3)]
-    )
+    end = trained(setting.model, setting.tasks, setting.recipe, seed=100)
+    trak = trak_scores(end, setting.tasks, setting.target, rank=args.rank, l2=1.0, **options)
+    scratch = setting.kind == "scratch"
+    starts = [initial(s, args.device, **args.size) for s in (1, 2, 3)] if scratch else [setting.model]
     along = Mean(
         [
-            whence.GradEx.along(start, setting.tasks, setting.target, setting.recipe, per_query=True, seed=100 + i)
+            whence.GradEx.along(
+                start, setting.tasks, setting.target, setting.recipe, rank=args.along, per_query=True, seed=100 + i,
+                of="margin" if scratch else "outputs",
+            )
             for i, start in enumerate(starts)
         ]
-    )
+    )  # fmt: skip
     best = along.batch(setting.subsets)["loss"]
     share = setting.score(best)[0] / setting.score(by_kernel)[0]
     price = sum(price_along(one, setting) for one in along.members)
@@ -148,6 +154,7 @@ def row_of(setting, args, first_order) -> list[str]:
         "–" if setting.design == "fixed" else cell(by_size),
         cell(setting.from_true_runs(AdditiveSurrogate())),
         cell(by_kernel),
+        cell(trak.predict(setting.subsets)),
         cell(plain),
         cell(plain_kernel),
         f"**{cell(best)}**",
@@ -171,9 +178,10 @@ class Mean:
 
 def price_along(estimator, setting) -> float:
     """The run, the gradients of the tasks on its way, and the features at the points."""
-    rank = estimator.members[0].tasks.rank
-    passes = rank // (2 * K) + 1
-    return run_price(setting) + 3 * passes + len(estimator.points) * (1 + 2 * rank)
+    linear = estimator.members[0].tasks
+    gradients = linear.rank // (2 * K) + 1
+    features = float(linear.route.split("about ")[1].split(" ")[0].replace(",", ""))
+    return run_price(setting) + 3 * gradients + len(estimator.points) * features
 
 
 def error_of(setting, estimator) -> str:
@@ -194,7 +202,7 @@ def error_of(setting, estimator) -> str:
 
 
 def curves(args, say) -> None:
-    """Rank, penalty, point, projection and ensemble, one at a time, on one setting."""
+    """Rank, penalty, point, projection, what is linearised and ensembles, one at a time, on one setting."""
     setting = Setting("fine-tuning", "addition", *((10, 1e-3) if args.quick else (100, 3e-4)), "fixed", args)
     options = {"per_query": True, "weighting": "sample"}
     say(f"## What decides it ({setting.name})\n")
@@ -205,45 +213,37 @@ def curves(args, say) -> None:
         say(f"| {name} | {score[0]:.2f} / {score[1]:.2f} |")
 
     start = (setting.model, setting.tasks, setting.target)
-    top = whence.GradEx(*start, projection="gaussian", rank=2 * args.rank, **options)
-    for part in (32, 8, 2, 1):
-        line(f"W₀, Gaussian, rank {2 * args.rank // part}", top._with(2 * args.rank // part, 1.0, (0,)))
+    top = whence.GradEx(*start, rank=args.rank, **options)
+    for part in (16, 4, 1):
+        line(f"W₀, rank {args.rank // part}", top._with(args.rank // part, 1.0, (0,)))
     for factor in (100, 0.01):
-        line(f"… rank {2 * args.rank}, penalty × {factor:g}", top._with(2 * args.rank, factor, (0,)))
+        line(f"… rank {args.rank}, penalty × {factor:g}", top._with(args.rank, factor, (0,)))
     del top
+    quarter = args.rank // 4
+    line(f"W₀, 4 projections of rank {quarter}", whence.GradEx(*start, rank=quarter, n_projections=4, **options))
+    line(f"W₀, Gaussian, rank {quarter}", whence.GradEx(*start, projection="gaussian", rank=quarter, **options))
+    line(f"W₀, margin only, rank {4 * args.rank}", whence.GradEx(*start, rank=4 * args.rank, of="margin", **options))
+    run = whence.GradEx.along(*start, setting.recipe, rank=args.along, per_query=True, seed=100)
+    full = run.members[0].tasks.rank
+    line(f"W₀, the {full} directions of the run", whence.GradEx(*start, projection=run.projection(0), **options))
+    halfway = [run.points[len(run.points) // 2][1]]
     line(
-        f"W₀, Gaussian, 4 projections of rank {args.rank // 4}",
-        whence.GradEx(*start, projection="gaussian", rank=args.rank // 4, n_projections=4, **options),
+        f"halfway along the run, random directions, rank {args.rank}",
+        whence.GradEx(*start, rank=args.rank, checkpoints=halfway, **options),
     )
-    line(
-        f"W₀, Kronecker (factored), rank {args.rank}",
-        whence.GradEx(*start, projection="kronecker", rank=args.rank, **options),
-    )
-    line(
-        f"W₀, margin only, rank {2 * args.rank}",
-        whence.GradEx(*start, projection="gaussian", rank=2 * args.rank, of="margin", **options),
-    )
-    run = whence.GradEx.along(*start, setting.recipe, per_query=True, seed=100)
-    line(
-        f"W₀, the {run.members[0].tasks.rank} directions of the run",
-        whence.GradEx(*start, projection=run.projection(0), **options),
-    )
-    line(
-        f"halfway along the run, Gaussian, rank {args.rank // 4}",
-        whence.GradEx(*start, projection="gaussian", rank=args.rank // 4, checkpoints=[run.points[1][1]], **options),
-    )
-    for i, share in enumerate((0.25, 0.5, 0.75)):
-        line(f"along the run, at {share:g} of it", run._with(run.members[0].tasks.rank, 1.0, (i,)))
-    line("along the run, mean of the three", run)
+    everywhere = tuple(range(len(run.points)))
+    for i in everywhere:
+        line(f"along the run, at point {i + 1} of {len(run.points)}", run._with(full, 1.0, (i,)))
+    line("along the run, mean of the points", run)
     for factor in (100, 10, 0.1, 0.01):
-        line(f"… penalty × {factor:g}", run._with(run.members[0].tasks.rank, factor, (0, 1, 2)))
+        line(f"… penalty × {factor:g}", run._with(full, factor, everywhere))
     for rank in (50, 150):
         small = whence.GradEx.along(*start, setting.recipe, rank=rank, per_query=True, seed=100)
         line(f"along the run, {small.members[0].tasks.rank} directions", small)
-    line(
-        "mean over 3 runs",
-        Mean([whence.GradEx.along(*start, setting.recipe, per_query=True, seed=100 + i) for i in range(3)]),
-    )
+    of_margin = {"rank": args.along, "per_query": True, "of": "margin"}
+    runs = [whence.GradEx.along(*start, setting.recipe, seed=100 + i, **of_margin) for i in range(3)]
+    line("along the run, margin only", runs[0])
+    line("… mean over 3 runs", Mean(runs))
 
 
 if __name__ == "__main__":

@@ -66,6 +66,12 @@ class _Dense(ABC):
         """Draw the entries of a row, with variance one."""
 
     def rows(self, like: Params, start: int, stop: int) -> Tensor:
+        dtype = next(iter(like.values())).dtype
+        made = self._drawn(like, start, stop).mul_(self.rank**-0.5)
+        return made.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+    def _drawn(self, like: Params, start: int, stop: int) -> Tensor:
+        """Rows before they are scaled."""
         first = next(iter(like.values()))
         made = torch.empty(stop - start, n_params(like), dtype=torch.float32, device=first.device)
         generator = torch.Generator(first.device)
@@ -73,15 +79,15 @@ class _Dense(ABC):
         for i, row in enumerate(made):
             generator.manual_seed((base + start + i) % 2**32)  # the CPU generator reads 32 bits
             self._fill(row, generator)
-        return made.mul_(self.rank**-0.5).to(first.dtype if first.dtype == torch.float64 else torch.float32)
+        return made
 
     def project(self, gradients: Tensor, like: Params) -> Tensor:
         portion = max(1, 2**26 // gradients.shape[1])
         parts = [
-            gradients @ self.rows(like, start, min(start + portion, self.rank)).T.to(gradients)
+            gradients @ self._drawn(like, start, min(start + portion, self.rank)).T.to(gradients)
             for start in range(0, self.rank, portion)
         ]
-        return torch.cat(parts, dim=1)
+        return torch.cat(parts, dim=1).mul_(self.rank**-0.5)  # scaled here, where there are fewer numbers
 
 
 @dataclass(frozen=True)
