@@ -292,8 +292,9 @@ def _minimise(problem: _Problem, tol: float, max_iter: int) -> Solution:
     while True:
         gap = _gap(now, factor)
         done = gap <= tol
-        book(now.only(done), gap[done])
-        now = now.only(~done)
+        if bool(done.any()):
+            book(now.only(done), gap[done])
+            now = now.only(~done)
         if not len(now.row) or iteration == max_iter:
             break
         _step(problem, factor, now)
