@@ -7,14 +7,14 @@ decoder-only transformer of two layers and width 128 predicts the result from th
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-import whence
-from whence.estimators.problem import Problem
-from whence.estimators.training import train
+if TYPE_CHECKING:
+    import whence
 
 P = 97
 OPERATIONS = {
@@ -91,6 +91,10 @@ def initial(seed: int, device: str = "cpu", **size: int) -> Transformer:
 
 def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: int = 0) -> nn.Module:
     """Return a copy of the model after training on a subset of the tasks, or on all."""
+    # Environments that have a peer and no whence take the model alone from here.
+    from whence.estimators.problem import Problem
+    from whence.estimators.training import train
+
     problem = Problem(model, tasks, next(iter(tasks.values())), batched=False)
     start = {name: value[None].clone() for name, value in problem.start.items()}
     chosen = np.ones((1, len(tasks))) if subset is None else np.asarray(subset, dtype=float)[None]
@@ -102,6 +106,8 @@ def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: i
 
 def pretrained(device: str = "cpu", steps: int = 3000, **size: int) -> nn.Module:
     """Return a model that has learned three other operations."""
+    import whence
+
     tasks = {name: equations(name)[:2] for name in OTHERS}
     recipe = whence.Recipe(steps=steps, lr=1e-3, batch_size=512, weight_decay=0.1, warmup=steps // 40)
     return trained(initial(0, device, **size), tasks, recipe)
