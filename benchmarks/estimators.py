@@ -5,10 +5,11 @@
     … --truth DIR    keep the true runs there, or take them from there
     … --keep DIR     keep task vectors there, or take them from there
     … --only TEXT    settings whose name has this text
+    … --every N      judge every Nth query only
     … --quick        a small problem, minutes on a processor; nothing written
 
 *Modular*: W₀ has learned three other operations; the tasks are 25 groups of equations of a new one; true runs are
-fine-tuned for 30, 100 or 300 steps on 100 subsets of 15 groups, with three seeds. *Newsgroups*: 20 sources of text, 80
+fine-tuned for 30, 100 or 300 steps on 100 subsets of 15 groups, with three seeds. *Newsgroups*: 20 sources of text, 60
 subsets of 12. The outcome is the loss of each held-out query. Scores are rank correlations with the mean of the three
 seeds within fifths of the subsets, per query (LDS) and of the mean loss. Whatever learns from true runs sees one seed
 of some of the runs outside of the fifth that it is judged on. "Another run" is one seed against the mean of the other
@@ -39,6 +40,7 @@ import whence
 from newsgroups import Newsgroups
 from truth import Setting, load_pretrained
 from whence.estimators.ladder import prices, workload
+from whence.estimators.merge import BACKGROUND
 from whence.evaluation import noise_ceiling
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
@@ -50,7 +52,7 @@ HERE = Path(__file__).resolve().parent
 SUBSETS = 500  # that a cost is for
 RUNS = (5, 10, 20, 40, 80)
 FEW = 5  # true runs that a scale is chosen by
-BACKGROUNDS = (0.0, 0.75)
+SINGLE = "merge of single tasks"
 LENGTHS = [(30, 1e-4), (100, 3e-4), (300, 1e-3)]
 
 
@@ -94,12 +96,13 @@ class Bench:
         print(f"  {method}, {variant}: {told}", flush=True)
         return found
 
-    def keep(self, result, estimator) -> None:
+    def keep(self, result, estimator, name=None) -> None:
         """Learn the estimates as a function of the subset, from those judged and others, to be fused."""
         values = estimator.batch(self.known)["loss"]
         table = whence.Outcomes(self.known, values, task_names=list(self.setting.tasks))
         model = whence.fit(table, surrogate=CombinedSurrogate(), n_folds=None)
-        self.rungs[result.method] = result, Rung.of(result.method, model, np.arange(values.shape[1]))
+        name = name or result.method
+        self.rungs[name] = result, Rung.of(name, model, np.arange(values.shape[1]))
 
     # ---- estimates alone ---------------------------------------------------------------------------------
 
@@ -155,19 +158,19 @@ class Bench:
     def merge(self) -> None:
         cost = self.cost("merge")
         quarter = prices(replace(self.work, run_examples=self.work.run_examples / 4))["merge"].total(SUBSETS) / self.run
-        for background, early in product(BACKGROUNDS, (0.25, 1.0)):
-            words = (f"all tasks in {background:g} of each" if background else "single tasks") + ", a quarter" * (
-                early < 1
-            )
+        for background, early in ((0.0, 0.25), (0.0, 1.0), (BACKGROUND, 1.0)):
+            words = f"all tasks in {background:g} of each" if background else "single tasks"
             merged, seconds = self.vectors(background, early)
             began = time.perf_counter() - seconds
             estimate = merged.batch(self.setting.subsets)["loss"]
-            found = self.add("merge", words, quarter if early < 1 else cost, began, estimate)
-        self.keep(found, merged)
+            price, short = (quarter, ", a quarter of the steps") if early < 1 else (cost, "")
+            found = self.add("merge", words + short, price, began, estimate)
+            if early == 1:
+                self.keep(found, merged, "merge" if background else SINGLE)
         self.tuned(merged, "merge", f"… scale by {FEW} true runs", cost)
         outer = {name: 0.5 for name in merged.problem.trained if name.startswith(("head", "token"))}
         for words, options in (("… all tasks alike", {"rule": "mean"}), ("… head, embeddings × ½", {"scale": outer})):
-            other, _ = self.vectors(BACKGROUNDS[-1], **options)
+            other, _ = self.vectors(BACKGROUND, **options)
             self.add("merge", words, cost, time.perf_counter(), other.batch(self.setting.subsets)["loss"])
 
     def tuned(self, estimator, method, words, cost) -> None:
@@ -211,10 +214,11 @@ class Bench:
                 began = time.perf_counter() - m * each - result.seconds
                 fused = self.learned(partial(FusedSurrogate, (rung,)), m)
                 self.add("fused", name, result.cost + m, began, fused, m)
-            both = [self.rungs[name] for name in ("one-step", "merge")]
-            began = time.perf_counter() - m * each - sum(result.seconds for result, _ in both)
-            fused = self.learned(partial(FusedSurrogate, tuple(rung for _, rung in both)), m)
-            self.add("fused", "one-step, merge", sum(result.cost for result, _ in both) + m, began, fused, m)
+            for names in (("one-step", "merge"), (SINGLE, "merge")):
+                both = [self.rungs[name] for name in names]
+                began = time.perf_counter() - m * each - sum(result.seconds for result, _ in both)
+                fused = self.learned(partial(FusedSurrogate, tuple(rung for _, rung in both)), m)
+                self.add("fused", " and ".join(names), sum(result.cost for result, _ in both) + m, began, fused, m)
 
 
 def yardsticks(setting):
@@ -335,7 +339,10 @@ def settings_of(args):
     args.pretrained = load_pretrained(args)
     for operation, (steps, lr) in product(("addition", "quadratic"), [(10, 1e-3)] if args.quick else LENGTHS):
         if args.only in f"{operation}, {steps} steps":
-            yield Setting("fine-tuning", operation, steps, lr, "fixed", args)
+            setting = Setting("fine-tuning", operation, steps, lr, "fixed", args)
+            setting.target = tuple(part[:: args.every] for part in setting.target)
+            setting.values, setting.mean = setting.values[..., :: args.every], setting.mean[..., :: args.every]
+            yield setting
 
 
 def main() -> None:
@@ -346,13 +353,14 @@ def main() -> None:
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--only", default="")
+    parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--along", type=int, default=40, help="examples a task for GradEx along a run; 0: without")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    args.subsets = 25 if args.quick else 80 if args.newsgroups else 100
-    args.estimates = 50 if args.quick else 200
-    args.ranks = (64, 256) if args.quick else (512, 2048, 8192)
+    args.subsets = 25 if args.quick else 60 if args.newsgroups else 100
+    args.estimates = 50 if args.quick else 100
+    args.ranks = (64, 256) if args.quick else (512, 2048) if args.device == "cpu" else (512, 2048, 8192)
     args.size = {"width": 32} if args.quick else {}
     args.along = min(args.along, 10) if args.quick else args.along
     benches = []
@@ -366,12 +374,18 @@ def main() -> None:
         bench.merge()
         bench.true_runs()
         benches.append(bench)
+        told(benches, args)
+
+
+def told(benches, args) -> None:
+    """Print and, unless the problem was a small one, write what there is so far."""
     name = "newsgroups" if args.newsgroups else "modular"
     where = torch.cuda.get_device_name() if args.device == "cuda" else "one thread of a processor"
     what = " --newsgroups MODEL_DIR TEXT_DIR" if args.newsgroups else ""
+    what += f" --device {args.device} --along {args.along}" + f" --every {args.every}" * (args.every > 1)
     text = (
         f"# The ladder of estimators: {benches[0].setting.name if args.newsgroups else 'modular arithmetic'}\n\n"
-        f"`python benchmarks/estimators.py{what} --device {args.device}`, {time.strftime('%d %B %Y')}, {where}, torch "
+        f"`python benchmarks/estimators.py{what}`, {time.strftime('%d %B %Y')}, {where}, torch "
         f"{torch.__version__}, {platform.system()}.\n\n{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n\n"
         f"![LDS against cost](../../docs/images/estimators_{name}.png)\n\n{report(benches)}\n"
     )
