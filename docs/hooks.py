@@ -49,8 +49,9 @@ def on_page_content(html: str, **_: Any) -> str:
 
 
 def result_pages() -> dict[str, str]:
-    """Text of each file of results, by the path of its page."""
-    return {f"results/{path.name}": path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))}
+    """Text of each file of results, by the path of its page; pictures are one folder nearer than from where it lies."""
+    texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))}
+    return {f"results/{name}": text.replace("](../../docs/", "](../") for name, text in texts.items()}
 
 
 def section(path: Path, title: str) -> str:

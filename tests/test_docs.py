@@ -133,13 +133,16 @@ IN_THE_READERS_PLACE = {
     '{"code": (inputs, labels), ...}': "tasks",  # the dots are the reader's other tasks
     "# exp.py\ndef problem": "# exp.py\nimport whence\nfrom reader import model, tasks, inputs, labels\ndef problem",
     "# exp.py\nTASKS": "# exp.py\nfrom reader import train_my_model, loss, accuracy\nTASKS",
+    " -n 500 ": " -n 60 ",  # less of the same
+    "n=1000": "n=60",
+    "rank=512": "rank=16",
 }
 READER = """
 import torch
 from torch import nn
 
 torch.manual_seed(0)
-NAMES = ["code", *(f"source_{i}" for i in range(19))]
+NAMES = ["wiki", "code", *(f"source_{i}" for i in range(18))]
 truth = torch.randn(6, 3)
 
 def examples(n):
@@ -163,17 +166,16 @@ def accuracy(trained):
 
 
 def readme_folder(folder):
-    """What the reader has: a table of runs, a problem, a language model with its examples, and scores of a method."""
+    """What the reader has: runs, scores of another method, a problem, and a language model with its examples."""
     from language_models import examples, tiny_model, tiny_tokenizer
 
     (folder / "reader.py").write_text(READER, encoding="utf-8")
-    names = ["wiki", "code", "math", "law", "news", "chat"]
-    subsets = whence.Bernoulli(0.5).draw(len(names), 40, seed=0)
-    values = subsets @ np.array([-1.0, -2, 0.5, 0, 0.2, -0.3])
-    pd.DataFrame(subsets.astype(int), columns=names).assign(loss=values + subsets[:, 0] * subsets[:, 1]).to_csv(
-        folder / "runs.csv", index=False
-    )
-    tiny_model(dtype=None).save_pretrained(folder / "MODEL_DIR")
+    rng, names = np.random.default_rng(0), ["wiki", "code", *(f"source_{i}" for i in range(18))]
+    subsets, effects = whence.Bernoulli(0.5).draw(len(names), 60, seed=0), rng.normal(size=len(names))
+    table = pd.DataFrame(subsets.astype(int), columns=names)
+    table.assign(loss=subsets @ effects - subsets[:, 0] * subsets[:, 1]).to_csv(folder / "runs.csv", index=False)
+    pd.DataFrame({"task": names, "loss": effects}).to_csv(folder / "tracin.csv", index=False)
+    tiny_model().float().save_pretrained(folder / "MODEL_DIR")
     tiny_tokenizer().save_pretrained(folder / "MODEL_DIR")
     for name, n in {"demos": 8, "val": 10}.items():
         rows = [{"text": one.text, "label": one.label} for one in examples(n, seed=n)]
@@ -188,7 +190,7 @@ def readme_names():
     states = [{name: (step + 1) * value for name, value in reader.model.state_dict().items()} for step in range(2)]
     return {
         "model": reader.model, "tasks": reader.tasks, "targets": reader.targets, "recipe": recipe, "states": states,
-        "true_runs": whence.measure(retrain, whence.FixedSize(5), 12),
+        "whence": whence, "true_runs": whence.measure(retrain, whence.FixedSize(5), 12),
     }  # fmt: skip
 
 
@@ -197,12 +199,12 @@ def test_snippets_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for given, stands in IN_THE_READERS_PLACE.items():
         text = text.replace(given, stands)
-    with snippets.own_folder() as folder:
-        readme_folder(folder)
-        names = readme_names()
-        for part in text.split("\n## "):  # `model` is one thing here and another there
-            for ran in snippets.run_page(part, "README.md", names):
-                print(f"{ran.seconds:.1f} s", ran.snippet.code[:60].splitlines()[:2])
+    for part in text.split("\n## "):  # each section has its own folders, and its own idea of what `model` is
+        with snippets.own_folder() as folder:
+            readme_folder(folder)
+            if "--outcome accuracy" in part:
+                snippets.run_whence(["demo", "-o", "runs.csv"])
+            for ran in snippets.run_page(part, "README.md", readme_names()):
                 assert not ran.complaint, f"README.md, in: {part.splitlines()[0]}. {ran.complaint}"
 
 
