@@ -199,7 +199,8 @@ def test_snippets_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for given, stands in IN_THE_READERS_PLACE.items():
         text = text.replace(given, stands)
-    for part in text.split("\n## "):  # each section has its own folders, and its own idea of what `model` is
+    # Each section has its own folders, and its own idea of what `model` is.
+    for part in filter(snippets.snippets, text.split("\n## ")):
         with snippets.own_folder() as folder:
             readme_folder(folder)
             if "--outcome accuracy" in part:
