@@ -592,6 +592,31 @@ def test_many_tasks_are_trained_beside_all_others_unless_told():
         TaskVectors(model, tasks, target, RECIPE, background=1)
 
 
+def test_runs_that_saw_all_tasks_are_judged_by_their_loss_on_them():
+    model, (tasks, target) = make("mlp"), data()
+    vectors = TaskVectors(model, tasks, target, RECIPE, background=0.5)
+    shares = np.array(SIZES) / sum(SIZES)
+    chosen = [(0.5 * np.eye(4)[k] + 0.5 * shares) / np.array(SIZES) for k in (0, 1, 3)]
+    everything = tuple(torch.cat(part) for part in zip(*tasks.values(), strict=True))
+    expected = [judged(by_hand(model, tasks, RECIPE, weights, 0), everything).mean() for weights in chosen]
+    assert vectors.loss_of_runs() == pytest.approx(np.mean(expected), rel=1e-6)
+    assert TaskVectors(model, tasks, target, RECIPE).loss_of_runs() is None
+
+
+def test_runs_on_all_tasks_that_are_too_long_to_merge_are_named():
+    inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+    easy = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
+    recipe = Recipe(steps=300, lr=0.1, batch_size=None)
+    learned = TaskVectors(nn.Linear(4, 2), easy, (inputs, labels), recipe, background=0.5)
+    model, (tasks, target) = make("mlp"), data()
+    assert any("The runs have learned all tasks" in told and "background=0" in told for told in learned.concerns())
+    apart = TaskVectors(model, tasks, target, RECIPE, background=0.5)
+    apart.loss_of_runs = lambda: 0.5 * apart._losses[0]
+    assert any("they have drifted apart. Stop them earlier" in told for told in apart.concerns())
+    apart.loss_of_runs = lambda: apart._losses[0]
+    assert not any("apart" in told for told in apart.concerns())
+
+
 def test_vectors_that_saw_all_tasks_are_not_those_of_other_tasks(tmp_path):
     model, (tasks, target) = make("mlp"), data()
     fewer = {name: tasks[name] for name in ("task 0", "task 1", "task 2")}

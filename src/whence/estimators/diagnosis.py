@@ -11,7 +11,10 @@ if TYPE_CHECKING:
     from whence.estimators.deltas import Vectors
     from whence.estimators.merged import Merged, Scale
 
+LEARNED = 0.02  # of the loss of the untrained model, below which runs on all tasks have nothing left to tell apart
+APART = 1.2  # times the loss of single runs on all tasks, from which their merge has left the place where they are
 WORSE = 1.02  # times the loss of the untrained model, from which a task counts as worse off
+SHORTER = "Stop them earlier, or train each on its own task alone (background=0)."
 FEW = 0.25  # share of the tasks that moves a row, below which averaging waters it down
 
 
@@ -47,6 +50,17 @@ def concerns(merged: Merged) -> list[str]:
             "Half of the scale does better on the tasks' own examples: runs may be too long to merge. Stop them "
             "earlier, or tune the scale by a few true runs."
         )
+    if reached := merged.loss_of_runs():
+        if now > APART * reached:
+            found.append(
+                f"The merge of runs that saw all tasks has a loss of {now:.3g} on them, the runs themselves have "
+                f"{reached:.3g}: they have drifted apart. {SHORTER}"
+            )
+        elif now < LEARNED * was:
+            found.append(
+                f"The runs have learned all tasks (loss {now:.2g}, {was:.2g} untrained), which leaves little to tell "
+                f"them apart by. {SHORTER}"
+            )
     if lone := _moved_by_few(merged.vectors, merged.problem.trained):
         found.append(
             f"Most rows of {some_of(lone, 4)} are moved by a few of the tasks only, as heads and embeddings are where "

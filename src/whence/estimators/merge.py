@@ -41,6 +41,7 @@ from whence.measuring import measure
 from whence.progress import track
 
 BACKGROUND, MANY_TASKS = 0.75, 8
+JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
 SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
 
@@ -134,6 +135,18 @@ class TaskVectors(Merged):
         """Coefficients of the runs that together have trained on these shares; none for the empty subset."""
         trained = shares.sum(1, keepdims=True) > 0
         return np.where(trained, (shares - self.background * self._all_shares) / (1 - self.background), 0.0)
+
+    def loss_of_runs(self) -> float | None:
+        """Mean loss of some of the runs on `some_examples`, where they saw all tasks."""
+        if not self.background:
+            return None
+        some = np.unique(np.linspace(0, len(self.task_names) - 1, JUDGED_RUNS).astype(int))
+        state = self.problem.started(len(some))
+        alone = torch.eye(len(self.task_names), device=self.problem.device)[torch.from_numpy(some)]
+        for name in self.problem.trained:
+            state[name] += self.vectors.combine(name, alone).to(state[name])
+        losses = self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"]
+        return float(losses.double().mean())
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -194,6 +194,10 @@ class Merged(ABC):
         state = self.states(np.full((1, len(self.task_names)), float(scale != 0)), scale)
         return self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"][0]
 
+    def loss_of_runs(self) -> float | None:
+        """Mean loss of runs that saw all tasks, on `some_examples`; None where vectors are of single tasks."""
+        return None
+
     @cached_property
     def some_examples(self) -> Examples:
         """Examples of the tasks that merged weights are tried on."""
