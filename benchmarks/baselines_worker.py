@@ -121,6 +121,7 @@ def whence_scores(p: Problem, name: str):
         "ekfac_all": lambda: influence(solver="ekfac"),
         "tracin": lambda: baselines.tracin_scores(*given, checkpoints=p.states, learning_rates=p.rates, **common),
         "trak": trak,
+        "trak_reseeded": lambda: trak(seed=1),
         "trak_tasks": lambda: trak(kernel="tasks"),
         "trak_penalised": lambda: trak(l2=1.0),
         "source": lambda: baselines.source_scores(
