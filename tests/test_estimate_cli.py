@@ -192,7 +192,7 @@ def test_only_methods_that_can_be_carried_out_have_a_price():
     ],
 )
 def test_what_is_recommended_fits_the_budget(n, budget, method):
-    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, n_examples=2000)
+    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, n_examples=2000, steps=200)
     found = prices(work)
     chosen, why = recommend(work, n, budget)
     assert chosen == method, why
@@ -200,13 +200,23 @@ def test_what_is_recommended_fits_the_budget(n, budget, method):
         assert found[chosen].total(n) <= budget * found["retrain"].each
 
 
+def test_along_a_run_is_for_runs_so_long_that_merging_costs_more():
+    """500 times as many examples as there are, where the features along 64 directions cost a few runs."""
+    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, along_rank=64, run_examples=500 * 5000, steps=20_000)
+    cost = {method: price.total(500) / prices(work)["retrain"].each for method, price in prices(work).items()}
+    assert cost["gradex"] < cost["gradex-along"] < cost["merge"]
+    assert recommend(work, 500, cost["gradex-along"] + 0.1)[0] == "gradex-along"
+    assert recommend(work, 500, cost["gradex-along"] - 0.1)[0] == "gradex"
+    assert recommend(work, 500, cost["merge"] + 0.1)[0] == "merge"
+
+
 def test_short_runs_are_left_to_one_step_and_nothing_is_trained_without_a_recipe():
     work = replace(WORK, n_queries=100, n_outputs=2, rank=64, n_examples=2000)
     run_price = prices(work)["retrain"].each
     budget = max(prices(work)[method].total(500) for method in ("one-step", "gradex")) / run_price + 1
     assert budget * run_price < prices(work)["merge"].total(500)
-    assert recommend(work, 500, budget)[0] == "gradex"
-    assert recommend(replace(work, steps=30), 500, budget)[0] == "one-step"
+    assert recommend(work, 500, budget)[0] == "one-step"
+    assert recommend(replace(work, steps=101), 500, budget)[0] == "gradex"
     method, why = recommend(replace(work, run_examples=None, steps=None), 500)
     assert method == "one-step"
     assert "without a recipe" in why

@@ -20,7 +20,7 @@ TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
 SOLVER_PASSES = 30  # iterations of GradEx's solver, and what each does to the features
 POINTS = 3  # of a run, that GradEx is linearised at along it
-SHORT = 50  # steps of a fine-tuning that one step may stand for
+SHORT = 100  # steps of a fine-tuning up to which one step was no worse than GradEx (benchmarks/estimators.py)
 MERGE_RUNS = 2  # subsets per task from which merging is worth its runs
 
 METHODS = {
@@ -224,7 +224,7 @@ def recommend(work: Workload, n: int, budget: float | None = None) -> tuple[str,
             f"for what {cost['merge']:.0f} true runs cost, it estimates {n} subsets with trained weights. "
             f"{left} true runs tell how far to trust it: fuse both."
         )
-    affordable = [method for method in ("gradex", "one-step") if cost[method] <= budget]
+    affordable = [method for method in ("gradex-along", "gradex", "one-step") if cost[method] <= budget]
     if not affordable:
         return "one-step", f"it is the cheapest there is, though {cost['one-step']:.1f} true runs exceed the budget."
     short = work.steps is not None and work.steps <= SHORT
