@@ -1,13 +1,14 @@
 """Task vectors: any subset from K short runs, by averaging what they changed (and then a real forward pass).
 
-Each task is trained alone from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
+Each task is trained from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
 subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
 than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
 
-A long run on one task memorises it, forgets the others, and leaves the neighbourhood in which weights can be averaged.
-So each run sees all tasks, a share β of its batches, and its own task in the rest: run k trains on the shares
-q_k = (1 − β) e_k + β π, with π those of all tasks. Of a subset with shares p, the combination of runs with coefficients
-(p − β π) / (1 − β) has trained on just these shares. β = 0 is the plain average of runs on single tasks.
+A run on one task alone memorises it, and knows nothing of what tasks teach together. So each run sees all tasks in a
+share β of its batches, and its own task in the rest: run k trains on the shares q_k = (1 − β) e_k + β π, with π those
+of all tasks. For a subset with shares p, the coefficients (p − β π) / (1 − β) make up just these shares from the runs.
+β = 0 is the plain average of runs on single tasks, which is better again where runs go on until all tasks are learned:
+then runs that saw all of them differ by noise (diagnosis.py detects it).
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class TaskVectors(Merged):
         At W₀, usually pretrained. It is copied, never changed. If it has adapters (what requires a gradient), these are
         trained, and merged as the products that they add to the weights.
     tasks, targets, recipe, loss, metrics, per_query, params, device, batched
-        As for `Retrain`. The recipe is that of the runs to be estimated: each task is trained alone with it.
+        As for `Retrain`. The recipe is that of the runs to be estimated: each task is trained with it.
     rule : {"mean", "sample"}
         How the vectors of a subset are averaged: all alike, or by the number of examples. By default as the recipe
         weighs the tasks.
