@@ -10,10 +10,10 @@
 
 *Modular*: W₀ has learned three other operations; the tasks are 25 groups of equations of a new one; true runs are
 fine-tuned for 30, 100 or 300 steps on 100 subsets of 15 groups, with three seeds. *Newsgroups*: 20 sources of text, 60
-subsets of 12. The outcome is the loss of each held-out query. Scores are rank correlations with the mean of the three
-seeds within fifths of the subsets, per query (LDS) and of the mean loss. Whatever learns from true runs sees one seed
-of some of the runs outside of the fifth that it is judged on. "Another run" is one seed against the mean of the other
-two; "perfect" is what the noise of three seeds leaves to an estimator that knows the expected outcome.
+subsets of 12, two seeds. The outcome is the loss of each held-out query. Scores are rank correlations with the mean of
+the seeds within fifths of the subsets, per query (LDS) and of the mean loss. Whatever learns from true runs sees one
+seed of some of the runs outside of the fifth that it is judged on. "Another run" is one seed against the mean of the
+others; "perfect" is what the noise of the seeds leaves to an estimator that knows the expected outcome.
 
 Costs are those of `whence estimate`, for 500 subsets, in true runs. Seconds are those that it took here for the judged
 subsets; true runs are trained one after the other.

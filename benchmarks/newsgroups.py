@@ -98,7 +98,7 @@ class Newsgroups(Truth):
     def __init__(self, model_dir, text_dir, args) -> None:
         hf = import_transformers()
         self.name = "20 newsgroups"
-        self.recipe = whence.Recipe(steps=20 if args.quick else 100, lr=1e-4, batch_size=32)
+        self.recipe = whence.Recipe(steps=20 if args.quick else 100, lr=3e-4, batch_size=32)
         tokenizer = hf.AutoTokenizer.from_pretrained(model_dir)
         encoder = hf.AutoModel.from_pretrained(model_dir, attn_implementation="eager").eval()
         self.model = LastLayer(encoder.encoder.layer[-1], encoder.config.num_attention_heads).to(args.device)
@@ -129,7 +129,7 @@ class Newsgroups(Truth):
         if file and file.exists():
             return np.load(file)["values"].astype(float)
         run = whence.Retrain(self.model, self.tasks, self.target, self.recipe, per_query=True)
-        values = np.array([[run(subset, seed)["loss"] for subset in subsets] for seed in range(3)])
+        values = np.array([[run(subset, seed)["loss"] for subset in subsets] for seed in range(2)])
         if file:
             file.parent.mkdir(parents=True, exist_ok=True)
             np.savez_compressed(file, values=values.astype(np.float32))
