@@ -7,6 +7,7 @@ reader has and this repository has not, such as ``train_my_model`` or a table of
 
 from __future__ import annotations
 
+import doctest
 import importlib
 import inspect
 import os
@@ -96,6 +97,13 @@ def test_pages_have_snippets_to_run():
 )
 def test_what_counts_as_the_same_output(shown, printed, same):
     assert snippets.same_words(shown, printed) is same
+
+
+@pytest.mark.parametrize("module", [hooks, snippets], ids=lambda module: module.__name__)
+def test_examples_of_docstrings(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
 
 
 def checked(page):
