@@ -2,7 +2,8 @@
 
 Equations are converted when the site is built, so that pages need no script to show them. The files of
 ``benchmarks/results`` and the docstrings of ``experiments`` become pages of their own, under *Results*. A comment such
-as ``<!-- from benchmarks/results/icl.md: Speed -->`` stands for the section of that name.
+as ``<!-- from benchmarks/results/icl.md: Speed -->`` stands for the section of that name, and ``<!-- pages -->`` for a
+table of all pages of results.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put in the sections of other files."""
+    """Put in the sections of other files, and the table of results."""
+    markdown = markdown.replace("<!-- pages -->", table_of_results())
     return INCLUDE.sub(lambda found: section(ROOT / found[1], found[2]), markdown)
 
 
@@ -52,6 +54,16 @@ def result_pages() -> dict[str, str]:
     """Text of each file of results, by the path of its page; pictures are one folder nearer than from where it lies."""
     texts = {path.name: path.read_text(encoding="utf-8") for path in sorted(RESULTS.glob("*.md"))}
     return {f"results/{name}": text.replace("](../../docs/", "](../") for name, text in texts.items()}
+
+
+def table_of_results() -> str:
+    """Return a row per page of results: its title, and the commands that made it."""
+    rows = ["| page | made by |", "|---|---|"]
+    for path, text in result_pages().items():
+        title, name = text.partition("\n")[0].removeprefix("# "), path.removeprefix("results/")
+        made = dict.fromkeys(re.findall(r"`[^`\n]*?((?:benchmarks|experiments)/\w+\.py)", text))
+        rows.append(f"| [{title}]({name}) | {', '.join(f'`python {script}`' for script in made)} |")
+    return "\n".join([*rows, "| [Experiments](experiments.md) | one file per table or figure of the paper |"])
 
 
 def section(path: Path, title: str) -> str:

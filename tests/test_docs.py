@@ -302,6 +302,7 @@ def test_equations_need_no_script(site):
     assert text.count("<math") > 20
     assert "arithmatex" not in text
     assert "<merror" not in text
+    assert not re.search(r"<m[ion][^>]*>\\", text), "a command that latex2mathml does not know"
 
 
 def test_results_follow_their_files(site):
