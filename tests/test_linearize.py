@@ -62,6 +62,18 @@ def test_factored_features_are_the_jacobian_times_a_dense_matrix(name):
     torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
 
 
+def test_layers_may_share_a_weight_and_have_biases_of_their_own():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3, bias=False))
+    model[2].weight = model[4].weight = model[0].weight
+    output_fn, params = functional(model)
+    projection = Kronecker(RANK, 1)
+    linear = linearize(output_fn, params, examples_of(torch.randn(9, 3), torch.zeros(9, dtype=torch.long)), projection)
+    P = kronecker_matrix(output_fn, params, projection)
+    expected = dense_features(model, linear.examples.inputs, P)
+    torch.testing.assert_close(linear.features.double(), expected, rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("chosen", [None, ["*.weight"], ["*.bias"]])
 def test_kronecker_directions_keep_inner_products_on_average(chosen):
     model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 2))

@@ -26,7 +26,7 @@ from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError
 from whence.examples import Inputs
 from whence.functional import Params
-from whence.gradients.factored import LINEAR, Kronecker, Layers, _by_feature, _patches, _positions
+from whence.gradients.factored import LINEAR, Kronecker, Layers, by_feature, patches, positions_of
 from whence.gradients.projections import flatten, split
 from whence.losses import Loss
 from whence.progress import track
@@ -128,7 +128,7 @@ def _sides(
 ) -> dict[Block, Sides]:  # fmt: skip
     """The sides of every block for a batch, from a forward pass and a backward pass for each column of R."""
     with torch.enable_grad():
-        outputs, seen = layers._forward(inputs, lambda outputs: outputs)
+        outputs, seen = layers.forward(inputs, lambda outputs: outputs)
         root = loss.root(outputs.detach(), labels)
         if root.shape[-1] > COLUMNS:
             signs = 2.0 * torch.randint(2, root.shape[:-1], generator=generator) - 1
@@ -153,15 +153,15 @@ def _side(layers: Layers, block: Block, layer: nn.Module, inputs: Tensor, deltas
     own = {name: own for own, name in layers.uses[layer].items()}[block[0]]
     if own == "bias" or not isinstance(layer, LINEAR):
         if isinstance(layer, LINEAR):
-            vectors = [_positions(layer, delta, n).sum(1) for delta in deltas]
+            vectors = [positions_of(layer, delta, n).sum(1) for delta in deltas]
         else:
-            vectors = [_by_feature(layer, delta * inputs if own == "weight" else delta) for delta in deltas]
+            vectors = [by_feature(layer, delta * inputs if own == "weight" else delta) for delta in deltas]
         return Sides(torch.stack(vectors)[:, :, None], vectors[0].new_ones(n, 1, 1))
-    moving = torch.stack([_positions(layer, delta, n) for delta in deltas])
+    moving = torch.stack([positions_of(layer, delta, n) for delta in deltas])
     if isinstance(layer, nn.Embedding):
         tokens = inputs.reshape(n, -1)
         return Sides(moving if layer.padding_idx is None else moving * (tokens != layer.padding_idx)[..., None], tokens)
-    return Sides(moving, pad(_patches(layer, inputs, n), (0, len(block) - 1), value=1.0))
+    return Sides(moving, pad(patches(layer, inputs, n), (0, len(block) - 1), value=1.0))
 
 
 def _bases(batches: Batches) -> dict[Block, Basis]:

@@ -114,7 +114,7 @@ class Layers:
             if "bias" in used and used.get("weight") in matrices
         }
         self.constants = {
-            weight: projection.constant(index[bias], params[weight]) for bias, weight in self.weights.items()
+            bias: projection.constant(index[bias], params[weight]) for bias, weight in self.weights.items()
         }
         self.signs = {
             name: projection.signs(index[name], value.numel(), value)
@@ -129,7 +129,7 @@ class Layers:
     def block(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
         """Outputs (b, C) and features (b, C, rank) of a batch."""
         with torch.enable_grad():
-            outputs, seen = self._forward(inputs, readout)
+            outputs, seen = self.forward(inputs, readout)
             totals, points = outputs.sum(dim=0), [use.output for use in seen]
             gradients = [
                 torch.autograd.grad(total, points, retain_graph=c + 1 < len(totals), materialize_grads=True)
@@ -154,7 +154,7 @@ class Layers:
                 self._add_vectors(features[:, c], use, delta)
         return outputs.detach(), features
 
-    def _forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
+    def forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
         """Run the model on a batch; return its outputs and what its layers did."""
         seen: list[_Use] = []
         n = len(tree_leaves(inputs)[0])
@@ -188,9 +188,9 @@ class Layers:
             return None
         a, b = self.factors[name]
         if not isinstance(use.layer, nn.Embedding):
-            constant = self.constants.get(name)
+            constant = self.constants.get(self.uses[use.layer].get("bias", ""))
             constant = None if constant is None else constant.to(use.inputs)
-            return linear(_patches(use.layer, use.inputs, n), a.T.to(use.inputs), constant)
+            return linear(patches(use.layer, use.inputs, n), a.T.to(use.inputs), constant)
         picked = b[use.inputs]  # a one-hot input picks a row
         if use.layer.padding_idx is not None:
             picked = picked * (use.inputs != use.layer.padding_idx)[..., None]
@@ -200,7 +200,7 @@ class Layers:
         """Return both sides of a weight's features, (n, t, few) and (n, t, many)."""
         name = self.uses[use.layer]["weight"]
         a, b = self.factors[name]
-        positions, held = _positions(use.layer, delta, n), held.to(delta)
+        positions, held = positions_of(use.layer, delta, n), held.to(delta)
         # An embedding's weight has its inputs, the tokens, first.
         along = (
             (positions @ a.to(delta), held) if isinstance(use.layer, nn.Embedding) else (held, positions @ b.to(delta))
@@ -213,9 +213,9 @@ class Layers:
             if name not in self.signs:
                 continue
             if isinstance(use.layer, LINEAR):
-                gradient = _positions(use.layer, delta, len(features)).sum(dim=1)
+                gradient = positions_of(use.layer, delta, len(features)).sum(dim=1)
             else:
-                gradient = _by_feature(use.layer, delta * use.inputs if own == "weight" else delta)
+                gradient = by_feature(use.layer, delta * use.inputs if own == "weight" else delta)
             first, signs = self.signs[name]
             entry = 0
             while entry < len(signs):  # to the last feature, and then on from the first
@@ -237,7 +237,7 @@ class Layers:
                 continue
             weight = self.weights.get(name, name)
             a, b = self.factors[weight]
-            rows = self.constants[weight][None] if name in self.weights else a
+            rows = self.constants[name][None] if name in self.weights else a
             both = torch.einsum("noi,ir,os->nrs", value.reshape(len(value), -1, len(rows)), rows, b)
             found += (both.transpose(1, 2) if tall(self.params[weight]) else both).flatten(1)
         return found
@@ -257,7 +257,7 @@ class Layers:
     def _check(self, inputs: Inputs) -> None:
         """Find the uses that all examples share, then compare a few features with projected gradients."""
         few = [tree_map(lambda leaf, k=k: leaf[torch.arange(k) % len(leaf)], inputs) for k in (2, 3)]
-        two, three = (self._forward(batch, lambda outputs: outputs)[1] for batch in few)
+        two, three = (self.forward(batch, lambda outputs: outputs)[1] for batch in few)
         self.shared = {i for i, (x, y) in enumerate(zip(two, three, strict=True)) if len(x.inputs) == len(y.inputs)}
 
         _, features = self.block(few[0], lambda outputs: outputs[:, :1])
@@ -274,7 +274,7 @@ class Layers:
             )
 
 
-def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
+def patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
     """Return what a linear layer multiplies with its weights at each position, (b, t, in)."""
     if isinstance(layer, nn.Conv2d) and not isinstance(layer.padding, str):
         return unfold(a, layer.kernel_size, layer.dilation, layer.padding, layer.stride).transpose(1, 2)
@@ -285,7 +285,7 @@ def _patches(layer: nn.Module, a: Tensor, n: int) -> Tensor:
     return a.reshape(n, -1, a.shape[-1])
 
 
-def _positions(layer: nn.Module, delta: Tensor, n: int) -> Tensor:
+def positions_of(layer: nn.Module, delta: Tensor, n: int) -> Tensor:
     """Return the gradient by a linear layer's output at each position, (b, t, out)."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
         return delta.flatten(2).transpose(1, 2)
@@ -304,7 +304,7 @@ def _normed(layer: nn.Module, a: Tensor) -> Tensor:
     return a * (a.square().mean(dim=-1, keepdim=True) + eps).rsqrt()
 
 
-def _by_feature(layer: nn.Module, gradient: Tensor) -> Tensor:
+def by_feature(layer: nn.Module, gradient: Tensor) -> Tensor:
     """Sum a gradient over everything but the example and the norm's own features, (b, features)."""
     if isinstance(layer, (nn.GroupNorm, *BATCH_NORMS)):
         return gradient.flatten(2).sum(dim=2) if gradient.ndim > 2 else gradient
