@@ -247,8 +247,8 @@ def test_quality_is_cross_validation_by_hand():
     normal = norm.ppf((np.arange(len(y)) + 0.5) / len(y))
     missed = np.interp(predicted, np.sort(y), normal) - np.interp(y, np.sort(y), normal)
     np.testing.assert_allclose(trial.score_error, np.abs(missed).mean())
-    # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor. With few
-    # runs, that is their root mean square by Student's t; with many, their quantile.
+    # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor. With
+    # few runs, that is their root mean square by Student's t; with many, their quantile.
     ratio = np.abs(predicted - y) / std
     z = oracles.normal_quantile(0.9)
 
