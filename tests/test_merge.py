@@ -580,14 +580,11 @@ def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
     assert alike == pytest.approx(share, abs=0.02)
 
 
-def test_many_tasks_are_trained_beside_all_others_unless_told():
+def test_the_background_is_told_and_must_be_a_share():
     model, (tasks, target) = make("mlp"), data()
-    many = {f"{name} {part}": group for name, group in tasks.items() for part in "ab"}
-    assert TaskVectors(model, tasks, target, RECIPE).background == 0
-    vectors = TaskVectors(model, many, target, RECIPE)
-    assert vectors.background == 0.75
+    assert "all tasks" not in TaskVectors(model, tasks, target, RECIPE).provenance["merge"]
+    vectors = TaskVectors(model, tasks, target, RECIPE, background=0.75)
     assert "all tasks in 0.75 of each" in vectors.provenance["merge"]
-    assert TaskVectors(model, many, target, RECIPE, background=0).background == 0
     with pytest.raises(InputError, match=r"'background' share of batches must be 0 or more, and below 1\. Got 1\."):
         TaskVectors(model, tasks, target, RECIPE, background=1)
 

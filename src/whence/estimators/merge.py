@@ -4,11 +4,11 @@ Each task is trained from W₀. What a run changed, Δ_k = W_k − W₀, is its 
 subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
 than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
 
-A run on one task alone memorises it, and knows nothing of what tasks teach together. So each run sees all tasks in a
+A run on one task alone memorises it, and knows nothing of what tasks teach together. So each run may see all tasks in a
 share β of its batches, and its own task in the rest: run k trains on the shares q_k = (1 − β) e_k + β π, with π those
 of all tasks. For a subset with shares p, the coefficients (p − β π) / (1 − β) make up just these shares from the runs.
-β = 0 is the plain average of runs on single tasks, which is better again where runs go on until all tasks are learned:
-then runs that saw all of them differ by noise (diagnosis.py detects it).
+β = 0 is the plain average of runs on single tasks. It is better again where runs go on until all tasks are learned, or
+where a task alone teaches what its queries need: what runs that saw everything know does not go away by a small change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from whence.losses import Loss
 from whence.measuring import measure
 from whence.progress import track
 
-BACKGROUND, MANY_TASKS = 0.75, 8
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
 SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
@@ -62,10 +61,11 @@ class TaskVectors(Merged):
     scale : float or mapping of str to float, optional
         Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
         given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
-    background : float, optional
-        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs. By default 0.75
-        from eight tasks on, and 0 with fewer: most of their subsets are of one or two tasks, and the farther a subset
-        is from all tasks, the nearer are runs on single tasks.
+    background : float
+        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs. 0, runs on
+        single tasks, is the safe choice; 0.75 is far better for subsets of many tasks whose runs end before the tasks
+        are learned, and far worse where they are, or where a task alone teaches a class: a few true runs tell, by
+        `check`.
     early : float
         Share of the recipe's steps after which single-task runs stop: 0.25 takes a quarter of the time.
     path : str or path, optional
@@ -99,14 +99,14 @@ class TaskVectors(Merged):
         batched: Batched = "auto",
         rule: Rule | None = None,
         scale: Scale | None = None,
-        background: float | None = None,
+        background: float = 0.0,
         early: float = 1.0,
         path: str | os.PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         if not 0 < early <= 1:
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
-        if background is not None and not 0 <= background < 1:
+        if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
         problem = Problem(
             model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
@@ -114,9 +114,7 @@ class TaskVectors(Merged):
         )  # fmt: skip
         own: Rule = "sample" if recipe.weighting == "sample" else "mean"
         super().__init__(problem, rule=own if rule is None else rule, scale=scale, seed=seed)
-        self.recipe, self.early, self.path = recipe, early, path
-        usual = BACKGROUND if len(self.task_names) >= MANY_TASKS else 0.0
-        self.background = usual if background is None else background
+        self.recipe, self.background, self.early, self.path = recipe, background, early, path
 
     @property
     def scales(self) -> tuple[float, ...]:
