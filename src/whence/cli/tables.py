@@ -165,10 +165,13 @@ def effects_page(
             for name, score, low, high, verdict in zip(*shown, strict=True)
         ]
         cells = cells if pairs else both_ends(cells, top, how=how)
-        unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
         up = found.maximize[found.target_names.index(target)]
         columns = ["pair" if pairs else "task", "score", "90% interval", "verdict"]
         page.append(title(f"{heading}: {target} ({direction(up)})"))
+        if pairs and not rows["score"].any():
+            page.append(remark("None: the surrogate that predicts these runs best adds up what each task does alone."))
+            continue
+        unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
         page.append(table(columns, cells, left=["verdict"]))
     return [*page, remark("unclear: the 90% interval holds zero")] if unclear else page
 

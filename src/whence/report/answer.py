@@ -18,7 +18,7 @@ from whence.attribution import HELPS, HURTS, Attribution
 from whence.cli.console import decimals, direction, number, span
 from whence.errors import InputError, counted, some_of
 from whence.selection import Selection
-from whence.surrogates.choose import TRUST, UNCHECKED, Model, trust
+from whence.surrogates.choose import TRUST, Model, trust
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL
 
@@ -75,8 +75,8 @@ def answer(model: Model, target: int, scores: Attribution, found: Recommendation
     return {
         "tasks": _tasks(scores, target),
         "subset": _subset(model, selection, target, places),
-        "trust": trust(correlation),
-        "weak": trust(correlation) in (TRUST[-1][1], UNCHECKED),  # the doubt comes before the answer
+        "trust": trust(correlation, model.n_subsets),
+        "weak": not correlation >= TRUST[-2][0],  # the doubt comes before the answer
         "correlation": correlation,
         "places": places,
         "predicted": {"mean": mean, "low": mean - HALF_WIDTH * std, "high": mean + HALF_WIDTH * std},

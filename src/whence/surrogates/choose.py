@@ -86,6 +86,11 @@ class Model:
         return np.concatenate([self.outcomes.subsets, *(rung.model.subsets for rung in self.rungs)])
 
     @property
+    def n_subsets(self) -> int:
+        """How many different subsets were run."""
+        return len(np.unique(self.outcomes.subsets, axis=0))
+
+    @property
     def task_names(self) -> tuple[str, ...]:
         return self.outcomes.task_names
 
@@ -230,7 +235,7 @@ class Model:
         intervals = "" if np.isnan(q["coverage_90"]) else f", 90% intervals hold {q['coverage_90']:.0%}"
         return (
             f"On held-out runs: rank correlation {q['lds']:.2f} ({beside}), "
-            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {trust(q['lds'])}"
+            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {trust(q['lds'], self.n_subsets)}"
         )
 
 
@@ -243,9 +248,22 @@ TRUST = (
 )
 
 
-def trust(correlation: float) -> str:
-    """Return in words what a rank correlation on held-out runs allows; NaN where there were none."""
-    return next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
+# Rank correlations of fewer subsets than this come out right by luck, or wrong.
+FEW_SUBSETS = 20
+
+
+def trust(correlation: float, n_subsets: int) -> str:
+    """Return in words what a rank correlation on held-out runs of so many subsets allows; NaN where there were none.
+
+    Examples
+    --------
+    >>> trust(0.6, 50)
+    'Good for ranking subsets; check the chosen one with a real run.'
+    """
+    words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
+    if words != UNCHECKED and n_subsets < FEW_SUBSETS:
+        words += f" Judged by {n_subsets} subsets only: it may be luck, either way."
+    return words
 
 
 def fit(
