@@ -66,28 +66,29 @@ class _Dense(ABC):
         """Draw the entries of a row, with variance one."""
 
     def rows(self, like: Params, start: int, stop: int) -> Tensor:
-        dtype = next(iter(like.values())).dtype
-        made = self._drawn(like, start, stop).mul_(self.rank**-0.5)
-        return made.to(torch.float64 if dtype == torch.float64 else torch.float32)
-
-    def _drawn(self, like: Params, start: int, stop: int) -> Tensor:
-        """Rows before they are scaled."""
         first = next(iter(like.values()))
         made = torch.empty(stop - start, n_params(like), dtype=torch.float32, device=first.device)
-        generator = torch.Generator(first.device)
+        self._draw(made, start)
+        return made.mul_(self.rank**-0.5).to(torch.float64 if first.dtype == torch.float64 else torch.float32)
+
+    def _draw(self, rows: Tensor, start: int) -> None:
+        """Draw rows from ``start`` on into a tensor (·, d), not scaled."""
+        generator = torch.Generator(rows.device)
         base = int(np.random.SeedSequence(self.seed).generate_state(1)[0])
-        for i, row in enumerate(made):
+        for i, row in enumerate(rows):
             generator.manual_seed((base + start + i) % 2**32)  # the CPU generator reads 32 bits
             self._fill(row, generator)
-        return made
 
     def project(self, gradients: Tensor, like: Params) -> Tensor:
-        portion = max(1, 2**26 // gradients.shape[1])
-        parts = [
-            gradients @ self._drawn(like, start, min(start + portion, self.rank)).T.to(gradients)
-            for start in range(0, self.rank, portion)
-        ]
-        return torch.cat(parts, dim=1).mul_(self.rank**-0.5)  # scaled here, where there are fewer numbers
+        b, d = gradients.shape
+        portion = min(self.rank, max(1, 2**26 // d))
+        rows = torch.empty(portion, d, dtype=torch.float32, device=gradients.device)  # new memory would cost a fifth
+        projected = gradients.new_empty(b, self.rank)
+        for start in range(0, self.rank, portion):
+            some = rows[: self.rank - start]
+            self._draw(some, start)
+            projected[:, start : start + portion] = gradients @ some.T.to(gradients)
+        return projected.mul_(self.rank**-0.5)  # scaled here, where there are fewer numbers
 
 
 @dataclass(frozen=True)
