@@ -13,20 +13,8 @@ $(VENV)/core: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 
-$(VENV)/dev: $(VENV)/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	@touch $@
-
-$(VENV)/bench: $(VENV)/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
-	@touch $@
-
-$(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
-	@touch $@
-
-$(VENV)/torch: $(VENV)/core
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[torch]"
+$(VENV)/dev $(VENV)/bench $(VENV)/docs $(VENV)/torch: $(VENV)/%: $(VENV)/core
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[$*]"
 	@touch $@
 
 demo: $(VENV)/torch

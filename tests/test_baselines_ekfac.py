@@ -43,7 +43,7 @@ def in_double(name, n=12):
     ],
 )
 def test_linear_and_convolution_layers_are_those_of_curvlinops(name, params):
-    curvlinops = pytest.importorskip("curvlinops")
+    curvlinops = pytest.importorskip("curvlinops", reason="curvlinops is not installed")
     model, inputs, labels = in_double(name)
     bend = curvature_of(model, inputs, labels, params)
     torch.manual_seed(0)

@@ -71,7 +71,7 @@ class TestEveryDesign:
     def test_more_rows_keep_the_first_ones(self, case):
         design, n, _ = case
         if isinstance(design, Balanced):
-            pytest.skip("Balanced says that it does not")
+            pytest.skip("a balanced design is made for its number of rows, and says so")
         few, many = design.draw(K, n // 2, seed=2), design.draw(K, n, seed=2)
         np.testing.assert_array_equal(few, many[: n // 2])
 

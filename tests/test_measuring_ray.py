@@ -13,7 +13,7 @@ import whence
 from whence.errors import DataWarning, InputError
 from whence.measuring.journal import read_ledger
 
-ray = pytest.importorskip("ray")
+ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 TASKS = ["a", "b", "c"]
 

@@ -331,7 +331,7 @@ def test_measured_it_is_a_table():
 
 @pytest.mark.parametrize("batched", [True, False])
 def test_it_can_be_sent_to_another_process(batched):
-    cloudpickle = pytest.importorskip("cloudpickle")
+    cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     model, (tasks, target) = make("batch norm"), data()
     outcome = Retrain(model, tasks, target, RECIPES["adamw"], batched=batched)
     sent = cloudpickle.loads(cloudpickle.dumps(outcome))
