@@ -5,9 +5,11 @@ import torch
 from torch import nn
 
 from torch_models import MODELS, made
+from whence import memory
 from whence.errors import InputError
 from whence.examples import Examples
 from whence.functional import functional
+from whence.gradients import linearize as linearizing
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import CountSketch, Gaussian, Rademacher, Subspace, flatten, split
@@ -60,6 +62,27 @@ def test_factored_features_are_the_jacobian_times_a_dense_matrix(name):
     linear = linearize(output_fn, params, examples_of(inputs, labels), projection, batch_size=5)
     P = kronecker_matrix(output_fn, params, projection)
     torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("route", ["forward", "reverse", "factored"])
+def test_where_memory_is_short_fewer_examples_at_a_time_give_the_same(route, monkeypatch):
+    model, inputs, labels = made("attention")
+    output_fn, params = functional(model)
+    at_once = []
+
+    def watched(at, some):
+        at_once.append(len(some))
+        return output_fn(at, some)
+
+    projection = Kronecker(RANK, 1) if route == "factored" else Gaussian(RANK, 1)
+    given = output_fn if route == "factored" else watched  # layers are found in a module only
+    whole = linearize(given, params, examples_of(inputs, labels), projection, route=route)
+    each = 3 * memory.bytes_per_row(lambda n: model(inputs[:n]))
+    monkeypatch.setattr(linearizing, "free_bytes", lambda device: 4 * each)
+    at_once.clear()
+    some = linearize(given, params, examples_of(inputs, labels), projection, route=route)
+    torch.testing.assert_close(some.features, whole.features, rtol=1e-5, atol=1e-6)
+    assert route == "factored" or max(at_once) <= 4 < len(inputs)
 
 
 def test_layers_may_share_a_weight_and_have_biases_of_their_own():

@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from whence import InputError, Recipe
-from whence.estimators import memory
-from whence.estimators.memory import Chunks, bytes_for_backward
+from whence import InputError, Recipe, memory
 from whence.estimators.problem import Problem
 from whence.estimators.sampling import draw_batches, example_shares, task_shares
 from whence.estimators.training import bytes_per_model
+from whence.memory import Chunks, bytes_for_backward
 
 SIZES = np.array([3, 5, 2])
 

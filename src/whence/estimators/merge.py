@@ -27,7 +27,6 @@ from torch.utils._pytree import tree_leaves
 
 from whence.errors import InputError, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
-from whence.estimators.memory import Chunks, free_bytes
 from whence.estimators.merged import Merged, Rule, Scale
 from whence.estimators.problem import Batched, Problem, unstacked
 from whence.estimators.recipe import Recipe
@@ -39,6 +38,7 @@ from whence.functional import Filter
 from whence.gradients.store import fingerprint
 from whence.losses import Loss
 from whence.measuring import measure
+from whence.memory import Chunks, free_bytes
 from whence.progress import track
 
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge

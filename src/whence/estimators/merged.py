@@ -29,7 +29,6 @@ from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
-from whence.estimators.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.estimators.problem import Problem, State, side_by_side, unstacked
 from whence.estimators.recipe import Recipe
 from whence.estimators.sampling import draw_batches, task_shares
@@ -38,6 +37,7 @@ from whence.estimators.targets import joined, single
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.examples import Examples
 from whence.functional import ModelFn
+from whence.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.errors import DataWarning, InputError
-from whence.estimators.memory import bytes_for_backward, free_bytes
 from whence.estimators.targets import Floats, by_target, higher_is_better
 from whence.examples import Examples, Given, Inputs
 from whence.functional import Filter, ModelFn, functional, plain_attention
 from whence.losses import Loss, Metric, loss_named, metrics_named
+from whence.memory import bytes_per_row, free_bytes
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
 Batched = bool | Literal["auto"]
@@ -208,13 +208,7 @@ class Problem:
     def _bytes_per_row(self) -> int:
         """Bytes that a forward pass of one model keeps for the backward pass, for each example."""
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
-
-        def kept(n: int) -> int:
-            rows = self._rows(self.tasks, n)
-            return bytes_for_backward(lambda: self.losses(state, *rows).sum())
-
-        # What two more examples add: the weights are kept too, however many there are.
-        return max(kept(4) - kept(2), 512) // 2
+        return bytes_per_row(lambda n: self.losses(state, *self._rows(self.tasks, n)).sum())
 
     def _obstacle(self, mixes_subsets: bool) -> str:
         """Why models cannot run side by side, in training and in use; empty where they can."""

@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import InputError, some_of
-from whence.estimators.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.estimators.problem import Batched, Problem, State
 from whence.estimators.recipe import Recipe
 from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
@@ -23,6 +22,7 @@ from whence.estimators.training import bytes_per_model, train
 from whence.examples import Given
 from whence.functional import Filter
 from whence.losses import Loss
+from whence.memory import MOST_AT_ONCE, Chunks, free_bytes
 
 Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
 

@@ -23,6 +23,7 @@ from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
 from whence.gradients.store import Store, fingerprint, size_in_words
 from whence.losses import Metric
+from whence.memory import Chunks, bytes_per_row, free_bytes
 from whence.progress import track
 
 
@@ -92,6 +93,8 @@ class Linearization:
         return Linearization(self.outputs, features, self.examples, self.route)
 
 
+ROWS = 256  # examples per pass
+ROWS_ON_A_CARD = 2048  # … for the factored route, whose many small products a graphics card would wait for otherwise
 _BLOCK_NUMBERS = 2**26  # numbers in a block of features, and in the outputs of all subsets for it: 256 MB
 
 
@@ -105,7 +108,7 @@ def linearize(
     of: str = "outputs",
     precision: str = "float32",
     store: str | None = None,
-    batch_size: int = 256,
+    batch_size: int | None = None,
     what: str = "examples",
 ) -> Linearization:
     """Return outputs and projected gradients of all examples at the given parameters.
@@ -127,8 +130,8 @@ def linearize(
         Of the forward pass; features are float32.
     store : path, optional
         Folder to keep the features in, where they are larger than memory or shall survive; taken up if it exists.
-    batch_size : int
-        Examples per pass.
+    batch_size : int, optional
+        Examples per pass; fewer are taken where memory is short.
     what : str
         How to call the examples in messages.
     """
@@ -139,30 +142,57 @@ def linearize(
         width = n_outputs(output_fn, params, examples, of, what)
         route, told = choose_route(prices(output_fn, params, examples, projection, width), route, projection)
         work = block_fn(output_fn, params, examples, projection, route, of)
+        batch_size = batch_size or (
+            ROWS_ON_A_CARD if route == "factored" and _device(examples).type == "cuda" else ROWS
+        )
+        chunks = Chunks(min(batch_size, _rows_that_fit(output_fn, params, examples)))
+
+        def block(rows: slice) -> tuple[Tensor, Tensor]:
+            parts = chunks.run(
+                rows.stop - rows.start,
+                lambda part: work(*examples.rows(slice(rows.start + part.start, rows.start + part.stop))),
+            )
+            outputs, features = parts[0] if len(parts) == 1 else map(torch.cat, zip(*parts, strict=True))
+            return _finite((outputs, features), rows, examples, what)
+
         shape = (len(examples), width, projection.rank)
         label = f"gradients of {what}: {size_in_words(4 * np.prod(shape, dtype=float))}, {route}"
         if store is None:
-            device = tree_leaves(examples.inputs)[0].device
-            outputs, features = torch.empty(shape[:2], device=device), torch.empty(shape, device=device)
+            outputs, features = (torch.empty(size, device=_device(examples)) for size in (shape[:2], shape))
             for rows in track(list(examples.blocks(batch_size)), label):
-                outputs[rows], features[rows] = _finite(work(*examples.rows(rows)), rows, examples, what)
+                outputs[rows], features[rows] = block(rows)
         else:
             about = _about(output_fn, params, examples, projection, route, of, precision)
             kept = Store(store, shape, batch_size, about)
             missing = [rows for rows in kept.blocks() if rows.start not in kept.done]
             for rows in track(missing, label):
-                found = _finite(work(*examples.rows(rows)), rows, examples, what)
-                kept.write(rows, *(part.cpu().numpy() for part in found))
-            device = tree_leaves(examples.inputs)[0].device
-            outputs, features = torch.from_numpy(kept.outputs).to(device), torch.from_numpy(kept.features)
+                kept.write(rows, *(part.cpu().numpy() for part in block(rows)))
+            outputs, features = torch.from_numpy(kept.outputs).to(_device(examples)), torch.from_numpy(kept.features)
     if not bool(features[: min(len(features), 64)].any()) and not bool(features.any()):
         raise InputError(
             f"The outputs for the {what} do not depend on any of the chosen parameters, so that nothing can be "
             "estimated: choose others with params=."
         )
     if of == "margin":
-        examples = Examples(examples.inputs, torch.ones(len(examples), device=device), examples.owner, examples.names)
+        ones = torch.ones(len(examples), device=_device(examples))
+        examples = Examples(examples.inputs, ones, examples.owner, examples.names)
     return Linearization(outputs, features, examples, told)
+
+
+def _device(examples: Examples) -> torch.device:
+    found: torch.device = tree_leaves(examples.inputs)[0].device
+    return found
+
+
+def _rows_that_fit(output_fn: OutputFn, params: Params, examples: Examples) -> int:
+    """How many examples memory has room for, with what each leaves behind in the layers, and its gradients."""
+    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
+
+    def forward(n: int) -> Tensor:
+        with torch.enable_grad():
+            return output_fn(leaves, examples.rows(torch.arange(n, device=_device(examples)) % len(examples))[0])
+
+    return free_bytes(_device(examples)) // (3 * bytes_per_row(forward))
 
 
 def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, what: str) -> int:

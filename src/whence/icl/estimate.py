@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from whence.errors import InputError, counted, did_you_mean
-from whence.estimators.memory import Chunks, bytes_for_backward, free_bytes
 from whence.estimators.subsets import Floats
 from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
 from whence.icl.prompts import Prompts
 from whence.icl.slots import align
+from whence.memory import Chunks, bytes_per_row, free_bytes
 from whence.progress import track
 
 Outputs = Literal["margin", "logits"]
@@ -239,13 +239,11 @@ class AnchoredPrompts(PromptOutcomes):
         """How many queries fit into memory with their backward pass."""
         longest = int(np.argmax([len(tokens) for tokens in self.prompts.query_tokens]))
 
-        def needed(n_rows: int) -> int:
+        def forward(n_rows: int) -> Tensor:
             slots = anchor.flatten(0, 1).expand(n_rows, -1, -1).clone().requires_grad_()
-            return bytes_for_backward(lambda: self._run(slots, kept, [longest] * n_rows))
+            return self._run(slots, kept, [longest] * n_rows)
 
-        # What one more query needs: the weights, which are kept for the backward pass as well, are there once.
-        each = needed(2) - needed(1)
-        return int(np.clip(free_bytes(self.model.device) // max(each, 1), 1, self.model.batch_size))
+        return int(np.clip(free_bytes(self.model.device) // bytes_per_row(forward), 1, self.model.batch_size))
 
     def _run(self, slots: Tensor, kept: Tensor, queries: Sequence[int]) -> Tensor:
         """Outputs (b, O) of queries after slots (b, n·w, d)."""

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import InputError, counted
-from whence.estimators.memory import Chunks
 from whence.icl.prompts import Tokens
+from whence.memory import Chunks
 
 
 class LanguageModel:

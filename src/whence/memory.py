@@ -1,4 +1,4 @@
-"""How many models fit side by side: an estimate beforehand, and half as many whenever it was too high."""
+"""How many models or examples fit at once: an estimate beforehand, and half as many whenever it was too high."""
 
 from __future__ import annotations
 
@@ -53,6 +53,19 @@ def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         forward()
     return sum(kept.values())
+
+
+def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
+    """Bytes that a forward pass keeps for its backward pass for each of its n examples, given the pass as a function.
+
+    Examples
+    --------
+    >>> weight = torch.zeros(100, requires_grad=True)
+    >>> bytes_per_row(lambda n: (weight * torch.ones(n, 100)).exp().sum())
+    800
+    """
+    # What two more examples add: the weights are kept too, however many there are.
+    return max(bytes_for_backward(lambda: forward(4)) - bytes_for_backward(lambda: forward(2)), 512) // 2
 
 
 class Chunks:
