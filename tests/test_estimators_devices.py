@@ -32,6 +32,9 @@ ESTIMATORS = {
     "task vectors": partial(TaskVectors, recipe=RECIPE, batched=True),
     "task vectors, one by one": partial(TaskVectors, recipe=RECIPE, batched=False),
     "task vectors with a background": partial(TaskVectors, recipe=RECIPE, background=0.5),
+    "task vectors that leave a task out, by outputs": partial(
+        TaskVectors, recipe=RECIPE, runs="left out", merge="outputs"
+    ),
     "retraining": partial(Retrain, recipe=RECIPE, batched=True),
 }
 

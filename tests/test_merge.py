@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 
@@ -15,6 +16,7 @@ from torch import nn
 import whence
 from test_retrain import CLASSES, RECIPES, SIZES, SUBSETS, WIDTH, by_hand, data, group, judged, make
 from whence import DataWarning, InputError, OneStep, Recipe, Retrain, TaskVectors
+from whence.estimators import merge as merge_module
 from whence.estimators.deltas import DeltaFolder, Vectors
 from whence.estimators.sampling import draw_batches
 from whence.estimators.truth import trust
@@ -394,9 +396,9 @@ def trained(monkeypatch):
     done = []
     original = merge.train
 
-    def counting(problem, recipe, state, subsets, seeds, steps):
+    def counting(problem, recipe, state, subsets, seeds, steps, **how):
         done.extend(problem.task_names[k] for k in subsets.argmax(1))
-        return original(problem, recipe, state, subsets, seeds, steps)
+        return original(problem, recipe, state, subsets, seeds, steps, **how)
 
     monkeypatch.setattr(merge, "train", counting)
     return done
@@ -569,7 +571,7 @@ def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
     sizes, share = np.array([30, 20, 10, 40]), 0.6
     weights = ((1 - share) * np.eye(4) + share * sizes / 100) / sizes
     recipe = Recipe(steps=400, batch_size=50)
-    drawn = np.stack(list(draw_batches(weights, np.full(4, 3), sizes, recipe, 400)), axis=1).reshape(4, -1)
+    drawn = np.stack(list(draw_batches(weights, np.full(4, 3), sizes, recipe, 400, alike=True)), axis=1).reshape(4, -1)
     owner = np.repeat(np.arange(4), sizes)[drawn]
     for k in range(4):
         shares = np.bincount(owner[k], minlength=4) / len(owner[k])
@@ -578,6 +580,120 @@ def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
         assert inside.std() < 4 * np.sqrt(inside.mean()), "all examples of a task alike"
     alike = (drawn == drawn[0]).all(0).mean()
     assert alike == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("weighting", ["sample", "task"])
+@pytest.mark.parametrize("runs", ["alone", "left out"])
+@pytest.mark.parametrize("batched", [True, False])
+def test_outputs_of_a_linear_model_are_merged_as_its_weights(runs, weighting, batched):
+    model, (tasks, target) = make("mlp")[:1], data()  # one layer
+    recipe = Recipe(steps=5, lr=0.05, batch_size=7, weighting=weighting)
+    options = {"per_query": True, "metrics": ["loss", "accuracy", "margin"], "runs": runs, "batched": batched}
+    vectors = TaskVectors(model, tasks, target, recipe, scale=1.5, **options)
+    by_weights, by_outputs = vectors.batch(MIXED), vectors.by("outputs").batch(MIXED)
+    for name, values in by_weights.items():
+        np.testing.assert_allclose(by_outputs[name], values, rtol=1e-9, atol=1e-11)
+
+
+def runs_by_hand(model, tasks, target):
+    """Logits of the model and of each run on a task alone, (K + 1, n, C)."""
+    models = [model.eval(), *(by_hand(model, tasks, RECIPE, alone, 0) for alone in EYE)]
+    with torch.no_grad():
+        return torch.stack([one(target[0]) for one in models])
+
+
+def test_outputs_probabilities_and_outcomes_of_runs_are_averaged():
+    model, (tasks, target) = make("mlp"), data()
+    logits = runs_by_hand(model, tasks, target)
+    shares = MIXED / np.maximum(MIXED.sum(1, keepdims=True), 1)
+    shares = torch.from_numpy(np.hstack([1 - shares.sum(1, keepdims=True), shares]))  # the empty subset is the model
+
+    def loss(outputs):
+        flat = nn.functional.cross_entropy(outputs.flatten(0, 1), target[1].repeat(len(outputs)), reduction="none")
+        return flat.view(len(outputs), -1).numpy()
+
+    expected = {
+        "outputs": loss(torch.einsum("mk,knc->mnc", shares, logits)),
+        "probabilities": loss(torch.einsum("mk,knc->mnc", shares, logits.softmax(-1)).log()),
+        "outcomes": shares.numpy() @ loss(logits),
+    }
+    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean")
+    for merge, values in expected.items():
+        worse = pytest.warns(DataWarning, match="worse than the untrained model")  # as the mean of single runs is
+        with worse if merge == "outcomes" else contextlib.nullcontext():
+            found = vectors.by(merge).batch(MIXED)["loss"]
+        np.testing.assert_allclose(found, values, rtol=1e-8, atol=1e-10)
+    given = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean", merge="probabilities")
+    np.testing.assert_allclose(given.batch(MIXED)["loss"], expected["probabilities"], rtol=1e-8, atol=1e-10)
+
+
+def test_merging_something_else_trains_nothing_again(trained):
+    model, (tasks, target) = make("mlp"), data()
+    vectors = TaskVectors(model, tasks, target, RECIPE)
+    for estimate in (vectors, vectors.by("outputs"), vectors.by("probabilities")):
+        estimate.batch(MIXED)
+    assert trained == list(tasks)
+
+
+def test_merged_outputs_in_blocks_are_the_same(monkeypatch):
+    model, (tasks, target) = make("mlp"), data()
+    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
+    whole = vectors.batch(MIXED)["loss"]
+    monkeypatch.setattr(merge_module, "BLOCK_NUMBERS", 3 * len(MIXED) * CLASSES)
+    np.testing.assert_allclose(vectors.batch(MIXED)["loss"], whole, rtol=1e-9)
+
+
+def test_statistics_of_merged_outputs_are_those_of_each_run():
+    model, (tasks, target) = make("batch norm"), data()
+    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
+    by_weights = TaskVectors(model, tasks, target, RECIPE, per_query=True)
+    np.testing.assert_allclose(vectors.batch(EYE)["loss"], by_weights.batch(EYE)["loss"], rtol=1e-8, atol=1e-10)
+
+
+def test_runs_that_leave_a_task_out_are_true_runs():
+    model, (tasks, target) = make("mlp"), data()
+    recipe = Recipe(steps=6, lr=0.05, batch_size=None, weighting="sample")
+    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, runs="left out")
+    without = 1 - EYE
+    expected = Retrain(model, tasks, target, recipe, per_query=True).batch(without, np.zeros(4, int))["loss"]
+    for merge in ("weights", "outputs", "outcomes"):
+        np.testing.assert_allclose(vectors.by(merge).batch(without)["loss"], expected, rtol=1e-8, atol=1e-10)
+    assert "each without its task" in vectors.provenance["merge"]
+
+
+def test_runs_that_leave_a_task_out_see_the_same_examples_otherwise():
+    sizes, recipe = np.array([30, 20, 10, 40]), Recipe(steps=300, batch_size=50)
+    weights = (1 - np.eye(4)) / (100 - sizes)[:, None]
+    everything, *drawn = np.stack(
+        list(draw_batches(np.vstack([np.full((1, 4), 0.01), weights]), np.full(5, 3), sizes, recipe, 300, alike=True)),
+        axis=1,
+    ).reshape(5, -1)
+    owner = np.repeat(np.arange(4), sizes)
+    for k, rows in enumerate(drawn):
+        assert (rows[owner[everything] != k] == everything[owner[everything] != k]).all()
+        shares = np.bincount(owner[rows], minlength=4) / len(rows)
+        np.testing.assert_allclose(shares, weights[k] * sizes, atol=0.02)
+        counts = np.bincount(rows, minlength=100)[owner != k]
+        assert counts.std() < 1.3 * np.sqrt(counts.mean()), "all examples of the others alike"
+
+
+def test_what_cannot_be_merged_is_refused():
+    model, (tasks, target) = make("mlp"), data()
+    for options, message in (
+        ({"merge": "output"}, "nothing called 'output' to merge. Did you mean 'outputs'"),
+        ({"merge": "outputs", "scale": {"3.*": 2.0}}, "by parameter name are of merged weights, and not of outputs"),
+        ({"merge": "probabilities", "background": 0.5}, "for runs on single tasks"),
+        ({"merge": "probabilities", "runs": "left out"}, "for runs on single tasks"),
+        ({"runs": "left"}, "There are no runs 'left'. Did you mean 'left out'"),
+        ({"runs": "left out", "background": 0.5}, "leave 'background' at 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            TaskVectors(model, tasks, target, RECIPE, **options)
+    numbers = {name: (inputs, inputs[:, :CLASSES]) for name, (inputs, _) in tasks.items()}
+    with pytest.raises(InputError, match="merge outputs instead"):
+        TaskVectors(model, numbers, numbers["task 0"], RECIPE, loss="squared", merge="probabilities")
+    with pytest.raises(InputError, match="take two tasks or more"):
+        TaskVectors(model, {"a": tasks["task 0"]}, target, RECIPE, runs="left out")
 
 
 def test_the_background_is_told_and_must_be_a_share():
@@ -595,7 +711,7 @@ def test_runs_that_saw_all_tasks_are_judged_by_their_loss_on_them():
     shares = np.array(SIZES) / sum(SIZES)
     chosen = [(0.5 * np.eye(4)[k] + 0.5 * shares) / np.array(SIZES) for k in (0, 1, 3)]
     everything = tuple(torch.cat(part) for part in zip(*tasks.values(), strict=True))
-    expected = [judged(by_hand(model, tasks, RECIPE, weights, 0), everything).mean() for weights in chosen]
+    expected = [judged(by_hand(model, tasks, RECIPE, weights, 0, alike=True), everything).mean() for weights in chosen]
     assert vectors.loss_of_runs() == pytest.approx(np.mean(expected), rel=1e-6)
     assert TaskVectors(model, tasks, target, RECIPE).loss_of_runs() is None
 

@@ -105,7 +105,7 @@ def data(kind="mlp"):
     return tasks, group(10, 99, kind)
 
 
-def by_hand(model, tasks, recipe, subset, seed):
+def by_hand(model, tasks, recipe, subset, seed, *, alike=False):
     """A plain loop over batches: the copy of the model after training."""
     model = copy.deepcopy(model)
     if not subset.any():
@@ -133,7 +133,7 @@ def by_hand(model, tasks, recipe, subset, seed):
         inside = torch.nonzero(share)[:, 0]
         steps = [(inside, share[inside])] * recipe.steps
     else:
-        drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps)
+        drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps, alike=alike)
         steps = [
             (torch.from_numpy(rows[0]), torch.full((rows.shape[1],), 1 / rows.shape[1], dtype=torch.float64))
             for rows in drawn

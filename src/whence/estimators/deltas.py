@@ -134,7 +134,7 @@ class DeltaFolder:
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
                     f"The task vectors in {self.path} saw all tasks there were, which differ in: {some_of(others)}. "
-                    "Give another folder, or background=0 for vectors that know of one task each."
+                    "Give another folder, or train each task alone, without a background."
                 )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:

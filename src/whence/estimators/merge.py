@@ -5,27 +5,32 @@ subset, they give weights close to those that training on the subset gives, as l
 than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
 
 A run on one task alone memorises it, and knows nothing of what tasks teach together. So each run may see all tasks in a
-share β of its batches, and its own task in the rest: run k trains on the shares q_k = (1 − β) e_k + β π, with π those
-of all tasks. For a subset with shares p, the coefficients (p − β π) / (1 − β) make up just these shares from the runs.
-β = 0 is the plain average of runs on single tasks. It is better again where runs go on until all tasks are learned, or
-where a task alone teaches what its queries need: what runs that saw everything know does not go away by a small change.
+share β of its batches, and its own task in the rest, or all tasks but its own: run k then trains on the shares
+q_k = (1 − β) e_k + β π, with π those of all tasks, or on π without π_k. For a subset with shares p, the coefficients c
+with Σ_k c_k q_k = p make up just these shares from the runs.
+
+Long runs end far apart, and no place between them is good. What they answer can still be averaged: instead of weights,
+the same coefficients may merge outputs, probabilities or outcomes of the K runs, which are computed once; any subset is
+then a sum.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError, some_of
+from whence.errors import InputError, did_you_mean, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
 from whence.estimators.merged import Merged, Rule, Scale
 from whence.estimators.problem import Batched, Problem, unstacked
@@ -33,20 +38,28 @@ from whence.estimators.recipe import Recipe
 from whence.estimators.sampling import task_shares
 from whence.estimators.subsets import Floats
 from whence.estimators.training import bytes_per_model, train
-from whence.examples import Given
+from whence.examples import Examples, Given
 from whence.functional import Filter
 from whence.gradients.store import fingerprint
-from whence.losses import Loss
+from whence.losses import CrossEntropy, Loss, Metric
 from whence.measuring import measure
 from whence.memory import Chunks, free_bytes
 from whence.progress import track
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Runs = Literal["alone", "left out"]
+Merge = Literal["weights", "outputs", "probabilities", "outcomes"]
+RUNS: tuple[Runs, ...] = ("alone", "left out")
+MERGES: tuple[Merge, ...] = ("weights", "outputs", "probabilities", "outcomes")
+BLOCK_NUMBERS = 2**26  # merged outputs at once
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
 SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
 
 class TaskVectors(Merged):
-    """Outcome function that merges what K runs, one per task, have changed, and runs the merged model.
+    """Outcome function that merges K runs, one per task: what they changed, or what they answer.
 
     Parameters
     ----------
@@ -61,11 +74,18 @@ class TaskVectors(Merged):
     scale : float or mapping of str to float, optional
         Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
         given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
+    merge : {"weights", "outputs", "probabilities", "outcomes"}
+        What of the runs is merged. "weights": the merged model is run for each subset. "outputs": their logits (or
+        numbers) for each query, which takes K runs of the model in all, is as good where runs stay near their start and
+        better where they do not. "probabilities": those of the classes, a mixture, for runs on single tasks that end
+        far apart. "outcomes": each metric itself. `by` gives the others from the same runs.
+    runs : {"alone", "left out"}
+        Whether each run is on its task, or on all others, the same examples in all runs. The latter tells what is lost
+        without a task, which is the question where a task is the only source of something.
     background : float
-        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs. 0, runs on
-        single tasks, is the safe choice; 0.75 is far better for subsets of many tasks whose runs end before the tasks
-        are learned, and far worse where they are, or where a task alone teaches a class: a few true runs tell, by
-        `check`.
+        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs, for runs
+        "alone". 0.75 is far better than 0 for subsets of many tasks whose runs end before the tasks are learned, and
+        worse where they are: a few true runs tell, by `check`.
     early : float
         Share of the recipe's steps after which single-task runs stop: 0.25 takes a quarter of the time.
     path : str or path, optional
@@ -99,6 +119,8 @@ class TaskVectors(Merged):
         batched: Batched = "auto",
         rule: Rule | None = None,
         scale: Scale | None = None,
+        merge: Merge = "weights",
+        runs: Runs = "alone",
         background: float = 0.0,
         early: float = 1.0,
         path: str | os.PathLike[str] | None = None,
@@ -108,18 +130,59 @@ class TaskVectors(Merged):
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
+        if runs not in RUNS:
+            raise InputError(f"There are no runs {runs!r}. {did_you_mean(str(runs), RUNS)}")
+        if runs == "left out" and background:
+            raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
         problem = Problem(
             model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
             batched=batched, full_batches=recipe.batch_size is None,
         )  # fmt: skip
         own: Rule = "sample" if recipe.weighting == "sample" else "mean"
         super().__init__(problem, rule=own if rule is None else rule, scale=scale, seed=seed)
-        self.recipe, self.background, self.early, self.path = recipe, background, early, path
+        if runs == "left out" and len(problem.task_names) < 2:
+            raise InputError("Runs that leave a task out take two tasks or more.")
+        self.recipe, self.runs, self.background, self.early, self.path = recipe, runs, background, early, path
+        self.merge = self._checked_merge(merge)
+        self._known: dict[Examples, Tensor] = {}
+
+    def by(self, merge: Merge) -> Self:
+        """The same runs, of which something else is merged.
+
+        Examples
+        --------
+        >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
+        >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
+        >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=20, lr=0.1))
+        >>> vectors.by("outputs").provenance["merge"]
+        'sample × 1.0 of outputs of 2 runs of 20 steps'
+        """
+        _ = self.vectors  # trained once for both
+        other = copy.copy(self)
+        other.__dict__.pop("_losses", None)
+        other.merge = other._checked_merge(merge)
+        return other
+
+    def _checked_merge(self, merge: Any) -> Merge:
+        if merge not in MERGES:
+            raise InputError(f"There is nothing called {merge!r} to merge. {did_you_mean(str(merge), MERGES)}")
+        if merge != "weights" and isinstance(self._scale, Mapping):
+            raise InputError(f"Scales by parameter name are of merged weights, and not of {merge}.")
+        if merge == "probabilities":
+            if not self._apart or self._scale not in (None, 1.0):
+                raise InputError(
+                    "Probabilities are merged with the shares of the tasks: for runs on single tasks (runs='alone', "
+                    "background=0), and without a scale."
+                )
+            if not isinstance(self.problem.loss, CrossEntropy):
+                raise InputError("Only outputs whose loss is 'cross_entropy' are probabilities: merge outputs instead.")
+        chosen: Merge = merge
+        return chosen
 
     @property
     def scales(self) -> tuple[float, ...]:
-        """Scales worth trying, from a quarter to four times the average."""
-        return SCALES
+        """Scales worth trying, from a quarter to four times the average; none but 1 where ranks do not depend on it."""
+        return SCALES if self.merge in ("weights", "outputs") else (1.0,)
 
     def default_scale(self) -> float:
         """Scale of the plain average."""
@@ -132,18 +195,54 @@ class TaskVectors(Merged):
 
     def coefs(self, shares: Floats) -> Floats:
         """Coefficients of the runs that together have trained on these shares; none for the empty subset."""
-        trained = shares.sum(1, keepdims=True) > 0
-        return np.where(trained, (shares - self.background * self._all_shares) / (1 - self.background), 0.0)
+        return np.asarray(np.linalg.solve(self._run_shares.T, shares.T).T, dtype=np.float64)
+
+    def evaluate(
+        self, subsets: Floats, scale: Scale, examples: Examples, metrics: Mapping[str, Metric]
+    ) -> dict[str, Tensor]:
+        """Metrics of subsets on every one of the examples, {metric: (m, n)}."""
+        if self.merge == "weights":
+            return super().evaluate(subsets, scale, examples, metrics)
+        assert isinstance(scale, float)
+        outputs = self._outputs_of_runs(examples)
+        coefs = scale * self.coefs(self.shares(subsets))
+        both = torch.from_numpy(np.hstack([1 - coefs.sum(1, keepdims=True), coefs])).to(outputs)
+        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
+        for rows in examples.blocks(max(1, BLOCK_NUMBERS // (len(subsets) * outputs[0, 0].numel()))):
+            some, labels = outputs[:, rows], examples.labels[rows]
+            merged = some if self.merge == "outcomes" else self._merged_outputs(both, some)
+            for name, metric in metrics.items():
+                values = metric(merged, labels)
+                parts[name].append(both @ values.to(both) if self.merge == "outcomes" else values)
+        return {name: torch.cat(part, dim=1) for name, part in parts.items()}
+
+    def _merged_outputs(self, coefs: Tensor, outputs: Tensor) -> Tensor:
+        """Outputs (m, n, C) from those of W₀ and the runs, (K + 1, n, C), by coefficients (m, K + 1)."""
+        if self.merge == "probabilities":
+            # In double precision, so that what is next to impossible for all has a logarithm.
+            coefs, outputs = coefs.double(), outputs.double().softmax(-1)
+        merged: Tensor = torch.tensordot(coefs, outputs, dims=1)
+        return merged.log() if self.merge == "probabilities" else merged
+
+    def _outputs_of_runs(self, examples: Examples) -> Tensor:
+        """Outputs of W₀ and of each run, (K + 1, n, C)."""
+        if examples not in self._known:
+            coefs = np.vstack([np.zeros(len(self.task_names)), np.eye(len(self.task_names))])
+            seen = np.vstack([coefs[:1], self._run_weights])
+
+            def some(part: slice) -> Tensor:
+                state = self._with_statistics(self.moved(coefs[part], 1.0), seen[part])
+                return self.problem.evaluate(state, examples, {"outputs": lambda outputs, labels: outputs})["outputs"]
+
+            self._known[examples] = torch.cat(self._chunks.run(len(coefs), some))
+        return self._known[examples]
 
     def loss_of_runs(self) -> float | None:
         """Mean loss of some of the runs on `some_examples`, where they saw all tasks."""
         if not self.background:
             return None
         some = np.unique(np.linspace(0, len(self.task_names) - 1, JUDGED_RUNS).astype(int))
-        state = self.problem.started(len(some))
-        alone = torch.eye(len(self.task_names), device=self.problem.device)[torch.from_numpy(some)]
-        for name in self.problem.trained:
-            state[name] += self.vectors.combine(name, alone).to(state[name])
+        state = self._with_statistics(self.moved(np.eye(len(self.task_names))[some], 1.0), self._run_weights[some])
         losses = self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"]
         return float(losses.double().mean())
 
@@ -151,7 +250,9 @@ class TaskVectors(Merged):
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
         beside = f", all tasks in {self.background:g} of each" if self.background else ""
-        merge = f"{self.rule} × {self.scale} of {len(self.task_names)} runs of {self.steps} steps{beside}"
+        beside = ", each without its task" if self.runs == "left out" else beside
+        what = "" if self.merge == "weights" else f"{self.merge} of "
+        merge = f"{self.rule} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{beside}"
         return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
 
     @cached_property
@@ -182,7 +283,7 @@ class TaskVectors(Merged):
             for k in track(missing, "Training a model on each task"):
                 work([k])
         if diverged:
-            alone = "" if self.background else " alone"
+            alone = " alone" if self._apart else ""
             raise InputError(
                 f"Training diverged (NaN) on {some_of(diverged)}{alone}: lower the learning rate, or leave "
                 f"{'the task' if len(diverged) == 1 else 'these tasks'} out."
@@ -208,11 +309,24 @@ class TaskVectors(Merged):
             measure(_Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
 
     @property
-    def _all_shares(self) -> Floats:
-        """Shares of the tasks, (K,), where a run trains on all of them."""
-        everything = np.ones((1, len(self.task_names)))
+    def _apart(self) -> bool:
+        """Whether each run sees its own task alone."""
+        return self.runs == "alone" and not self.background
+
+    @cached_property
+    def _run_shares(self) -> Floats:
+        """Shares of the tasks in each run, (K, K)."""
+        own, everything = np.eye(len(self.task_names)), np.ones((1, len(self.task_names)))
         shares: Floats = task_shares(everything, self.problem.tasks.sizes, self.recipe.weighting)[0]
-        return shares
+        if self.runs == "left out":
+            return (1 - own) * shares / (1 - shares)[:, None]
+        return (1 - self.background) * own + self.background * shares
+
+    @property
+    def _run_weights(self) -> Floats:
+        """The same as weights of the tasks, as subsets have them."""
+        sample = self.recipe.weighting == "sample"
+        return self._run_shares / self.problem.tasks.sizes if sample else self._run_shares
 
     @property
     def _start(self) -> Delta:
@@ -221,11 +335,8 @@ class TaskVectors(Merged):
     def _trained_alone(self, tasks: list[int]) -> list[Delta]:
         """Task vectors of some tasks, in single precision or better."""
         problem = self.problem
-        own = np.eye(len(self.task_names))[tasks]
-        shares = (1 - self.background) * own + self.background * self._all_shares
-        weights = shares / problem.tasks.sizes if self.recipe.weighting == "sample" else shares
-        seeds = np.full(len(tasks), self.seed)
-        state = train(problem, self.recipe, problem.started(len(tasks)), weights, seeds, self.steps)
+        start, seeds = problem.started(len(tasks)), np.full(len(tasks), self.seed)
+        state = train(problem, self.recipe, start, self._run_weights[tasks], seeds, self.steps, alike=not self._apart)
         wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
         return [
             {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}
@@ -245,12 +356,13 @@ class TaskVectors(Merged):
             "loss": type(problem.loss).__name__,
             "seed": self.seed,
             **({"background": self.background} if self.background else {}),
+            **({"runs": self.runs} if self.runs != "alone" else {}),
         }
         hashes = {}
         for k, name in enumerate(tasks.names):
             inputs, labels = tasks.rows(tasks.owner == k)
             hashes[name] = fingerprint([*tree_leaves(inputs), labels])
-        return DeltaFolder(self.path, about, hashes, together=self.background > 0)
+        return DeltaFolder(self.path, about, hashes, together=not self._apart)
 
 
 class _Training:

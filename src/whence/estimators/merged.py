@@ -33,10 +33,11 @@ from whence.estimators.problem import Problem, State, side_by_side, unstacked
 from whence.estimators.recipe import Recipe
 from whence.estimators.sampling import draw_batches, task_shares
 from whence.estimators.subsets import Floats, as_subset, as_subsets
-from whence.estimators.targets import joined, single
+from whence.estimators.targets import by_target, joined, single
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.examples import Examples
 from whence.functional import ModelFn
+from whence.losses import Metric
 from whence.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.outcomes import Outcomes
 
@@ -125,10 +126,18 @@ class Merged(ABC):
 
     def states(self, subsets: Floats, scale: Scale) -> State:
         """Merged weights of subsets, stacked (m, ...); those of the empty subset are W₀."""
+        state = self.moved(self.coefs(self.shares(subsets)), scale)
+        return self._with_statistics(state, subsets) if self.whole_runs else state
+
+    def shares(self, subsets: Floats) -> Floats:
+        """Shares of the tasks in subsets, (m, K)."""
+        return task_shares(subsets, self.problem.tasks.sizes, RULES[self.rule])
+
+    def moved(self, coefs: Floats, scale: Scale) -> State:
+        """Weights W₀ + scale · Σ_k c_k Δ_k, stacked (m, ...), by coefficients (m, K)."""
         problem, vectors = self.problem, self.vectors
-        shares = torch.from_numpy(self.coefs(task_shares(subsets, problem.tasks.sizes, RULES[self.rule])))
-        weights = shares.to(problem.precision).to(problem.device)
-        state = problem.started(len(subsets))
+        weights = torch.from_numpy(coefs).to(problem.precision).to(problem.device)
+        state = problem.started(len(coefs))
         merged_as_products: set[str] = set()
         for first, second in adapter_pairs(problem.trained) if self.whole_runs else ():
             state[first], state[second] = self._products(first, second, weights * _factor(scale, second))
@@ -136,7 +145,13 @@ class Merged(ABC):
         for name in problem.trained:
             if name not in merged_as_products:
                 state[name] += vectors.combine(name, weights * _factor(scale, name)).to(state[name])
-        return self._with_statistics(state, subsets) if self.whole_runs else state
+        return state
+
+    def evaluate(
+        self, subsets: Floats, scale: Scale, examples: Examples, metrics: Mapping[str, Metric]
+    ) -> dict[str, Tensor]:
+        """Metrics of subsets on every one of the examples, {metric: (m, n)}."""
+        return self.problem.evaluate(self.states(subsets, scale), examples, metrics)
 
     def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
         """The same estimator with the scale that agrees best with a few true runs.
@@ -191,8 +206,8 @@ class Merged(ABC):
 
     def losses_on_tasks(self, scale: Scale) -> Tensor:
         """Losses of the merge of all tasks, or of the untrained model at scale 0, on `some_examples`, (n,)."""
-        state = self.states(np.full((1, len(self.task_names)), float(scale != 0)), scale)
-        return self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"][0]
+        everything = np.full((1, len(self.task_names)), float(scale != 0))
+        return self.evaluate(everything, scale, self.some_examples, {"loss": self.problem.loss})["loss"][0]
 
     def loss_of_runs(self) -> float | None:
         """Mean loss of runs that saw all tasks, on `some_examples`; None where vectors are of single tasks."""
@@ -208,7 +223,13 @@ class Merged(ABC):
         return Examples(*tasks.rows(index), tasks.owner[index], tasks.names)
 
     def _outcomes(self, rows: Floats, scale: Scale) -> dict[str, Floats]:
-        return joined(self._chunks.run(len(rows), lambda part: self.problem.outcomes(self.states(rows[part], scale))))
+        targets, metrics = self.problem.targets, self.problem.metrics
+
+        def some(part: slice) -> dict[str, Floats]:
+            values = self.evaluate(rows[part], scale, targets, metrics)
+            return by_target(values, targets, per_query=self.problem.per_query)
+
+        return joined(self._chunks.run(len(rows), some))
 
     def _checked(self, scale: Any) -> Scale:
         if isinstance(scale, Mapping):

@@ -156,7 +156,7 @@ class Problem:
             outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
             for name, metric in metrics.items():
                 parts[name].append(metric(outputs, labels))
-        return {name: torch.cat(part, dim=-1) for name, part in parts.items()}
+        return {name: torch.cat(part, dim=1) for name, part in parts.items()}
 
     def outputs(self, state: State, inputs: Inputs) -> Tensor:
         """Outputs of stacked states on the same inputs, (m, n, C), as when the model is used."""

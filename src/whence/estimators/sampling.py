@@ -41,8 +41,13 @@ def example_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
     return np.repeat(weights_of(subsets, sizes, weighting), sizes, axis=1)
 
 
-def draw_batches(subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, steps: int) -> Iterator[Rows]:
+def draw_batches(
+    subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, steps: int, *, alike: bool = False
+) -> Iterator[Rows]:
     """Yield the rows of the examples of each step, (m, batch_size), for subsets that are not empty.
+
+    With ``alike``, runs of one seed see the same examples as far as their shares allow: what is drawn is drawn from all
+    tasks, and only what a run has too much of is drawn again. They then differ by their shares, and not by luck.
 
     Examples
     --------
@@ -54,28 +59,31 @@ def draw_batches(subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, step
     size = recipe.batch_size
     assert size is not None
     shares = task_shares(subsets, sizes, recipe.weighting)
-    alike = task_shares(np.ones((1, len(sizes))), sizes, recipe.weighting)[0]
+    everything = task_shares(np.ones((1, len(sizes))), sizes, recipe.weighting)[0]
     generators = [np.random.default_rng(int(seed)) for seed in seeds]
+    choosing = [np.random.default_rng([int(seed), 1]) for seed in seeds]
     block = max(1, DRAWS_AT_ONCE // (len(subsets) * size))
     for start in range(0, steps, block):
         n = min(block, steps - start)
-        drawn = [_mixed_rows(rng.random((n, size)), s, alike, sizes) for rng, s in zip(generators, shares, strict=True)]
+        drawn = [
+            _alike(rng.random((n, size)), choose.random((n, size)), s, everything, sizes)
+            if alike
+            else _rows(rng.random((n, size)), s, sizes)
+            for rng, choose, s in zip(generators, choosing, shares, strict=True)
+        ]
         yield from np.stack(drawn, axis=1)
 
 
-def _mixed_rows(uniform: Floats, shares: Floats, alike: Floats, sizes: Rows) -> Rows:
-    """Rows of examples, the part that mixtures have in common being drawn first.
-
-    Shares are c times those of all tasks alike, and a rest. Runs of one seed that have the same c, such as those that
-    each put more weight on another task, then see the same examples in that part, and differ by the rest alone.
-    """
-    common = float((shares / alike).min())
-    if not 1e-12 < common < 1 - 1e-12:
-        return _rows(uniform, shares, sizes)
-    rest = np.clip(shares - common * alike, 0.0, None) / (1 - common)
-    rest[rest < 1e-12] = 0.0
-    from_rest = _rows(np.clip((uniform - common) / (1 - common), 0.0, None), rest, sizes)
-    return np.where(uniform < common, _rows(np.minimum(uniform / common, 1.0), alike, sizes), from_rest)
+def _alike(uniform: Floats, choice: Floats, shares: Floats, everything: Floats, sizes: Rows) -> Rows:
+    """Rows of examples of the given shares, as many as can be the same as those drawn from all tasks."""
+    missing = np.clip(shares - everything, 0.0, None)
+    missing[missing < 1e-12] = 0.0
+    rows = _rows(uniform, everything, sizes)
+    if not missing.any():
+        return rows
+    kept = np.minimum(shares / everything, 1.0)[np.searchsorted(np.cumsum(sizes), rows, side="right")]
+    left = np.clip((choice - kept) / np.maximum(1 - kept, 1e-12), 0.0, 1.0)  # uniform again, where it was not kept
+    return np.where(choice < kept, rows, _rows(left, missing / missing.sum(), sizes))
 
 
 def _rows(uniform: Floats, shares: Floats, sizes: Rows) -> Rows:

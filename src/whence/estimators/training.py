@@ -33,6 +33,7 @@ def train(
     seeds: Rows,
     steps: int | None = None,
     watch: Watch | None = None,
+    alike: bool = False,
 ) -> State:
     """Stacked states after training each on its subset; the empty subset leaves its state as it is.
 
@@ -47,13 +48,15 @@ def train(
         How many of the recipe's steps to take; all of them where not given.
     watch : callable, optional
         ``watch(step, state, optimizer)``, called before each step and after the last.
+    alike : bool
+        Whether runs of one seed see the same examples as far as their subsets allow.
     """
     steps = recipe.steps if steps is None else steps
     learning = np.flatnonzero(subsets.sum(1) > 0)
     for rows in [learning] if problem.batched and len(learning) else learning[:, None]:
         place = torch.from_numpy(rows).to(problem.device)
         part = {name: value[place] for name, value in state.items()}
-        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps)
+        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps, alike)
         if problem.batched:
             part = _descend(problem, recipe, part, batches, watch, stacked=True)
         else:
@@ -106,13 +109,15 @@ def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
         gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)) if stacked else factor)
 
 
-def _batches(problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int) -> Iterator[Batch]:
+def _batches(
+    problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int, alike: bool
+) -> Iterator[Batch]:
     """Yield the batch of every step: of stacked models, or of the only one without its leading dimension."""
     tasks, device = problem.tasks, problem.device
     if recipe.batch_size is None:
         yield from [_all_examples(problem, recipe, subsets)] * steps
         return
-    for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps):
+    for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps, alike=alike):
         rows = torch.from_numpy(drawn if problem.batched else drawn[0]).to(device, non_blocking=True)
         yield *tasks.rows(rows), 1 / recipe.batch_size
 
