@@ -2,10 +2,12 @@
 
     python benchmarks/estimators.py --device cuda                   modular arithmetic, the paper's size
     python benchmarks/estimators.py --newsgroups MODEL_DIR TEXT_DIR    a pretrained encoder on real text (newsgroups.py)
+    … --batch 1024   larger batches, and so less noise, in all modular runs
     … --truth DIR    keep the true runs there, or take them from there
-    … --keep DIR     keep task vectors there, or take them from there
+    … --keep DIR     keep estimates and task vectors there, or take them from there
     … --only TEXT    settings whose name has this text
     … --every N      judge every Nth query only
+    … --only-estimates    make estimates where there is a graphics card, and fuse those kept elsewhere
     … --quick        a small problem, minutes on a processor; nothing written
 
 *Modular*: W₀ has learned three other operations; the tasks are 25 groups of equations of a new one; true runs are
@@ -15,8 +17,10 @@ the seeds within fifths of the subsets, per query (LDS) and of the mean loss. Wh
 seed of some of the runs outside of the fifth that it is judged on. "Another run" is one seed against the mean of the
 others; "perfect" is what the noise of the seeds leaves to an estimator that knows the expected outcome.
 
-Costs are those of `whence estimate`, for 500 subsets, in true runs. Seconds are those that it took here for the judged
-subsets; true runs are trained one after the other.
+Runs are merged by their weights, or by their outputs, probabilities or outcomes (`TaskVectors(merge=…)`); each run is
+on a single task, with all tasks in a share of its batches (background), or on all tasks but its own (left out). What is
+fused from the same runs is fused together. Costs are those of `whence estimate`, for 500 subsets, in true runs. Seconds
+are those that all estimates took, with the training of the runs that they need.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import platform
 import time
 import warnings
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 
@@ -38,7 +42,7 @@ import torch
 
 import whence
 from newsgroups import Newsgroups
-from truth import Setting, load_pretrained
+from truth import BATCH, Setting, load_pretrained
 from whence.estimators.ladder import prices, workload
 from whence.evaluation import noise_ceiling
 from whence.surrogates.additive import AdditiveSurrogate
@@ -52,7 +56,13 @@ SUBSETS = 500  # that a cost is for
 RUNS = (5, 10, 20, 40, 80)
 FEW = 5  # true runs that a scale is chosen by
 BACKGROUND = 0.75  # share of all tasks in each run, where it is not on a single task
-SINGLE = "merge of single tasks"
+KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # what runs see, and what of them is merged
+    "single tasks, a quarter of the steps": ({"early": 0.25}, ("weights", "outputs", "probabilities")),
+    "single tasks": ({}, ("weights", "outputs", "probabilities")),
+    "background": ({"background": BACKGROUND}, ("weights", "outputs")),
+    "left out": ({"runs": "left out"}, ("weights", "outputs", "outcomes")),
+}
+PLAIN = "single tasks, weights"
 LENGTHS = [(30, 1e-4), (100, 3e-4), (300, 1e-3)]
 
 
@@ -80,7 +90,7 @@ class Bench:
         )
         self.run = prices(self.work)["retrain"].each
         self.results: list[Result] = []
-        self.rungs: dict[str, tuple[Result, Rung]] = {}  # what is fused: one variant of each method
+        self.rungs: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {}  # to be fused: cost, seconds, estimates
         size = int(setting.subsets[0].sum())
         others = whence.FixedSize(size).draw(len(setting.tasks), args.estimates, seed=1)
         self.known = np.concatenate([setting.subsets, others])
@@ -89,101 +99,123 @@ class Bench:
     def cost(self, method, **other) -> float:
         return prices(replace(self.work, **other))[method].total(SUBSETS) / self.run
 
-    def add(self, method, variant, cost, began, estimate, n_runs=0) -> Result:
-        found = Result(method, variant, cost, time.perf_counter() - began, *self.setting.score(estimate), n_runs)
+    def add(self, method, variant, cost, seconds, estimate, n_runs=0) -> Result:
+        judged = estimate[: len(self.setting.subsets)]
+        found = Result(method, variant, cost, seconds, *self.setting.score(judged), n_runs)
         self.results.append(found)
         told = f"{found.lds:.3f} / {found.mean:.3f}, {cost:.1f} runs, {found.seconds:.0f} s"
         print(f"  {method}, {variant}: {told}", flush=True)
         return found
 
-    def keep(self, result, estimator, name=None) -> None:
-        """Learn the estimates as a function of the subset, from those judged and others, to be fused."""
-        values = estimator.batch(self.known)["loss"]
+    def estimated(self, name, work):
+        """Values that some work gives, and its seconds: now, or when it was done and kept."""
+        file = None
+        if self.args.keep:
+            words = f"{self.setting.name}, {name}, every {self.args.every}"
+            file = self.args.keep / f"{words.replace(', ', '_').replace(' ', '_')}.npz"
+            if file.exists():
+                kept = np.load(file)
+                return kept["values"].astype(float), float(kept["seconds"])
+        began = time.perf_counter()
+        values = work()
+        seconds = time.perf_counter() - began
+        if file:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            np.savez_compressed(file, values=values.astype(np.float32), seconds=seconds)
+        return values, seconds
+
+    def rung(self, name, values) -> Rung:
+        """Estimates as a function of the subset, learned from those judged and others, to be fused."""
         table = whence.Outcomes(self.known, values, task_names=list(self.setting.tasks))
-        model = whence.fit(table, surrogate=CombinedSurrogate(), n_folds=None)
-        name = name or result.method
-        self.rungs[name] = result, Rung.of(name, model, np.arange(values.shape[1]))
+        return Rung.of(name, whence.fit(table, surrogate=CombinedSurrogate(), n_folds=None), np.arange(values.shape[1]))
 
     # ---- estimates alone ---------------------------------------------------------------------------------
 
     def one_step(self) -> None:
         cost = self.cost("one-step")
         for words, kind in (("plain gradients", "none"), ("as AdamW scales them", "adam")):
-            began = time.perf_counter()
-            step = whence.OneStep(*self.common, per_query=True, preconditioner=kind)
-            found = self.add("one-step", words, cost, began, step.batch(self.setting.subsets)["loss"])
-        self.keep(found, step)
+            step = partial(whence.OneStep, *self.common, per_query=True, preconditioner=kind)
+            name = f"one-step, {words}"
+            values, seconds = self.estimated(name, lambda step=step: step().batch(self.known)["loss"])
+            self.add("one-step", words, cost, seconds, values)
+        self.rungs["one-step"] = cost, seconds, {"one-step": values}
         self.tuned(step, "one-step", f"length by {FEW} true runs", cost)
 
     def gradex(self) -> None:
         options = {"per_query": True, "of": "margin", "weighting": "sample", "projection": "kronecker"}
         first = self.args.ranks[0]
         for rank, several in [(first, 4), *((rank, 1) for rank in self.args.ranks)]:
-            began = time.perf_counter()
-            estimator = whence.GradEx(*self.common, rank=rank, n_projections=several, **options)
             words = f"margins, rank {rank}" + (f", mean of {several}" if several > 1 else "")
+            make = partial(whence.GradEx, *self.common, rank=rank, n_projections=several, **options)
             cost = several * self.cost("gradex", rank=rank, n_outputs=1)
-            found = self.add("gradex", words, cost, began, estimator.batch(self.setting.subsets)["loss"])
-        self.keep(found, estimator)
+            values, seconds = self.estimated(f"gradex, {words}", lambda make=make: make().batch(self.known)["loss"])
+            self.add("gradex", words, cost, seconds, values)
+        self.rungs["gradex"] = cost, seconds, {"gradex": values}
 
     def gradex_along(self) -> None:
-        began, n = time.perf_counter(), self.args.along
-        estimator = whence.GradEx.along(
-            *self.common, self.setting.recipe, per_query=True, of="margin", examples=n, seed=100
+        n = self.args.along
+        words = f"margins, {n} examples a task"
+        options = {"per_query": True, "of": "margin", "examples": n, "seed": 100}
+        values, seconds = self.estimated(
+            f"gradex-along, {words}",
+            lambda: whence.GradEx.along(*self.common, self.setting.recipe, **options).batch(self.known)["loss"],
         )
         cost = self.cost("gradex-along", n_outputs=1, n_examples=n * len(self.setting.tasks))
-        estimate = estimator.batch(self.setting.subsets)["loss"]
-        self.keep(self.add("gradex-along", f"margins, {n} examples a task", cost, began, estimate), estimator)
+        self.add("gradex-along", words, cost, seconds, values)
+        self.rungs["gradex-along"] = cost, seconds, {"gradex-along": values}
 
-    def vectors(self, background, early=1.0, **options):
-        """Task vectors and the seconds of their training, whether now or before."""
-        folder = None
-        if self.args.keep:
-            name = f"{self.setting.name}_background_{background:g}" + (f"_early_{early:g}" if early < 1 else "")
-            folder = self.args.keep / name.replace(", ", "_").replace(" ", "_")
-        began = time.perf_counter()
-        made = whence.TaskVectors(
-            *self.common, self.setting.recipe, per_query=True, background=background, early=early, path=folder,
-            **options,
-        )  # fmt: skip
-        note = folder.with_suffix(".seconds") if folder else None
-        if note and note.exists():
-            return made, float(note.read_text())
-        _ = made.vectors
-        seconds = time.perf_counter() - began
-        if note:
-            note.write_text(f"{seconds:.1f}")
-        return made, seconds
+    def vectors(self, kind, **options):
+        """Return a function that makes the runs of a kind, once."""
+        words = f"{self.setting.name}, {kind}".replace(", ", "_").replace(" ", "_")
+        folder = self.args.keep / "vectors" / words if self.args.keep else None
+        options = {"per_query": True, "path": folder, **KINDS[kind][0], **options}
+        return cache(partial(whence.TaskVectors, *self.common, self.setting.recipe, **options))
 
     def merge(self) -> None:
-        cost = self.cost("merge")
-        quarter = prices(replace(self.work, run_examples=self.work.run_examples / 4))["merge"].total(SUBSETS) / self.run
-        for background, early in ((0.0, 0.25), (0.0, 1.0), (BACKGROUND, 1.0)):
-            words = f"all tasks in {background:g} of each" if background else "single tasks"
-            merged, seconds = self.vectors(background, early)
-            began = time.perf_counter() - seconds
-            estimate = merged.batch(self.setting.subsets)["loss"]
-            price, short = (quarter, ", a quarter of the steps") if early < 1 else (cost, "")
-            found = self.add("merge", words + short, price, began, estimate)
-            if early == 1:
-                self.keep(found, merged, "merge" if background else SINGLE)
-        self.tuned(merged, "merge", f"… scale by {FEW} true runs", cost)
-        outer = {name: 0.5 for name in merged.problem.trained if name.startswith(("head", "token"))}
-        for words, options in (("… all tasks alike", {"rule": "mean"}), ("… head, embeddings × ½", {"scale": outer})):
-            other, _ = self.vectors(BACKGROUND, **options)
-            self.add("merge", words, cost, time.perf_counter(), other.batch(self.setting.subsets)["loss"])
+        for kind, (options, merges) in KINDS.items():
+            make, own = self.vectors(kind), {}
+            length = self.work.run_examples * options.get("early", 1.0)
+            _, training = self.estimated(f"{kind}, training", lambda make=make: np.zeros(len(make().vectors)))
+            for merge in reversed(merges):  # weights last, which cost the most
+                name = f"{kind}, {merge}"
+                values, took = self.estimated(
+                    f"merge, {name}", lambda make=make, merge=merge: make().by(merge).batch(self.known)["loss"]
+                )
+                cost = self.cost("merge", run_examples=length, merge=merge)
+                self.add("merge", name, cost, training + took, values)
+                own[name] = values
+            self.rungs[f"merge: {kind}"] = cost, training + took, own
+            if name == PLAIN:
+                self.rungs[f"merge: {name}"] = cost, training + took, {name: values}
+                self.rules(make, cost, training)
 
-    def tuned(self, estimator, method, words, cost) -> None:
-        """With the scale that a few true runs outside of each fifth choose."""
-        setting, began = self.setting, time.perf_counter()
-        found = np.empty_like(setting.mean)
-        for rows, some in self.folds(FEW):
-            names = [f"loss[{query}]" for query in range(found.shape[1])]
-            truth = whence.Outcomes(
-                setting.subsets[some], setting.values[0][some], task_names=estimator.task_names, target_names=names
+    def rules(self, make, cost, training) -> None:
+        """Other averages of the weights of runs on single tasks."""
+        self.tuned(make, "merge", f"{PLAIN}, scale by {FEW} true runs", cost)
+        outer = {name: 0.5 for name in make().problem.trained if name.startswith(("head", "token"))}
+        for words, options in (("all tasks alike", {"rule": "mean"}), ("head, embeddings × ½", {"scale": outer})):
+            other, name = self.vectors("single tasks", **options), f"{PLAIN}, {words}"
+            values, took = self.estimated(
+                f"merge, {name}", lambda other=other: other().batch(self.setting.subsets)["loss"]
             )
-            found[rows] = estimator.tuned(truth).batch(setting.subsets[rows])["loss"]
-        self.add(method, words, cost + FEW, began, found, FEW)
+            self.add("merge", name, cost, training + took, values)
+
+    def tuned(self, make, method, words, cost) -> None:
+        """With the scale that a few true runs outside of each fifth choose."""
+
+        def work():
+            setting, estimator = self.setting, make()
+            found = np.empty_like(setting.mean)
+            names = [f"loss[{query}]" for query in range(found.shape[1])]
+            for rows, some in self.folds(FEW):
+                truth = whence.Outcomes(
+                    setting.subsets[some], setting.values[0][some], task_names=estimator.task_names, target_names=names
+                )
+                found[rows] = estimator.tuned(truth).batch(setting.subsets[rows])["loss"]
+            return found
+
+        values, seconds = self.estimated(f"{method}, {words}", work)
+        self.add(method, words, cost + FEW, seconds, values, FEW)
 
     # ---- true runs, alone and with estimates -------------------------------------------------------------
 
@@ -201,24 +233,17 @@ class Bench:
         return found
 
     def true_runs(self) -> None:
-        began = time.perf_counter()
-        whence.Retrain(*self.common, self.setting.recipe, per_query=True)(self.setting.subsets[0], 0)
-        each = time.perf_counter() - began
+        retrain = whence.Retrain(*self.common, self.setting.recipe, per_query=True)
+        _, each = self.estimated("one true run", lambda: retrain(self.setting.subsets[0], 0)["loss"])
         most = len(self.setting.mean) - max(len(rows) for rows in self.setting.fifths)
+        made = {name: self.rung(name, values) for _, _, own in self.rungs.values() for name, values in own.items()}
         alone = {"ridge": AdditiveSurrogate, "kernel": KernelSurrogate, "several kernels": CombinedSurrogate}
         for m in [m for m in RUNS if m <= most]:
             for name, make in alone.items():
-                began = time.perf_counter() - m * each
-                self.add("true runs", name, float(m), began, self.learned(make, m), m)
-            for name, (result, rung) in self.rungs.items():
-                began = time.perf_counter() - m * each - result.seconds
-                fused = self.learned(partial(FusedSurrogate, (rung,)), m)
-                self.add("fused", name, result.cost + m, began, fused, m)
-            for names in (("one-step", "merge"), (SINGLE, "merge")):
-                both = [self.rungs[name] for name in names]
-                began = time.perf_counter() - m * each - sum(result.seconds for result, _ in both)
-                fused = self.learned(partial(FusedSurrogate, tuple(rung for _, rung in both)), m)
-                self.add("fused", " and ".join(names), sum(result.cost for result, _ in both) + m, began, fused, m)
+                self.add("true runs", name, float(m), m * each, self.learned(make, m), m)
+            for name, (cost, seconds, own) in self.rungs.items():
+                fused = self.learned(partial(FusedSurrogate, tuple(made[one] for one in own)), m)
+                self.add("fused", name, cost + m, seconds + m * each, fused, m)
 
 
 def yardsticks(setting):
@@ -270,19 +295,20 @@ def report(benches) -> str:
 
 
 def goals(bench, name) -> str:
-    """Return in words whether merging reaches 0.8, and whether fusion with 10 true runs does what 40 alone do."""
-    merged = max(r.lds for r in bench.results if r.method == "merge" and r.n_runs == 0)
-    default = bench.rungs[SINGLE][0].lds
-    both = [r for r in bench.results if r.method == "fused" and r.variant in (SINGLE, "merge")]
-    fused = {m: max(r.lds for r in both if r.n_runs == m) for m in sorted({r.n_runs for r in both})}
-    alone = {m: max(r.lds for r in bench.results if r.method == "true runs" and r.n_runs == m) for m in fused}
-    enough = next((str(m) for m, lds in alone.items() if lds >= fused[10]), f"more than {max(alone)}")
-    told = f"- {name}: merge of single tasks {default:.2f}, best merge {merged:.2f}, of {bench.perfect:.2f} at most; "
+    """Return in words how near merging comes, and which estimates, fused with 10 true runs, do what 40 alone do."""
+    merged = [r for r in bench.results if r.method == "merge" and r.n_runs == 0]
+    best = max(merged, key=lambda r: r.lds)
+    plain = next(r.lds for r in merged if r.variant == PLAIN)
+    told = f"- {name}: merged weights of single tasks {plain:.2f}, best merge {best.lds:.2f} ({best.variant}), "
+    told += f"of {bench.perfect:.2f} at most"
+    alone = {m: max(r.lds for r in bench.results if r.method == "true runs" and r.n_runs == m) for m in RUNS if m <= 40}
+    fused = {r.variant: r.lds for r in bench.results if r.method == "fused" and r.n_runs == 10}
     if 40 in alone:
-        verb = "reaches" if fused[10] >= alone[40] else "misses"
-        told += f"the better of both fused with 10 true runs {fused[10]:.2f}, "
-        told += f"which {verb} the {alone[40]:.2f} of 40 alone; "
-    return told + f"as good alone: {enough}."
+        good = [f"{variant.removeprefix('merge: ')} {lds:.2f}" for variant, lds in fused.items() if lds >= alone[40]]
+        told += (
+            f"; 40 true runs alone have {alone[40]:.2f}, which 10 fused with these reach: {'; '.join(good) or 'none'}"
+        )
+    return told + "."
 
 
 COLORS = {
@@ -290,12 +316,17 @@ COLORS = {
     "one-step": "tab:orange",
     "gradex": "tab:green",
     "gradex-along": "tab:olive",
-    SINGLE: "tab:cyan",
-    "merge": "tab:blue",
+    f"merge: {PLAIN}": "0.7",
+    "merge: single tasks, a quarter of the steps": "tab:purple",
+    "merge: single tasks": "tab:cyan",
+    "merge: background": "tab:blue",
+    "merge: left out": "tab:red",
 }
 
 
-LABELS = {"true runs": "true runs alone", "merge": f"merge, all tasks in {BACKGROUND:g} of each, then fused"}
+def names_of(kind):
+    """Return the names of estimates of one kind of runs, as in the table."""
+    return [f"{kind}, {merge}" for merge in KINDS[kind][1]] if kind in KINDS else []
 
 
 def draw(benches, file) -> None:
@@ -319,14 +350,14 @@ def draw(benches, file) -> None:
                 fused = [r for r in bench.results if (r.method, r.variant) == ("true runs", "several kernels")]
             if not fused:
                 continue
-            start = [bench.rungs[name][0]] if name in bench.rungs else []
-            curve = [*start, *fused]
-            label = LABELS.get(name, f"{name}, then fused")
-            axis.plot([r.cost for r in curve], [r.lds for r in curve], "-", color=color, lw=1.5, label=label)
-            axis.plot([r.cost for r in fused], [r.lds for r in fused], ".", color=color)
-            axis.plot([r.cost for r in start], [r.lds for r in start], "D", color=color, ms=6)
-            others = [r for r in bench.results if r.method == name != "true runs" and r not in start]
-            axis.plot([r.cost for r in others], [r.lds for r in others], "x", color=color, ms=5, alpha=0.6)
+            label = "true runs alone" if name == "true runs" else f"{name}, fused"
+            axis.plot([r.cost for r in fused], [r.lds for r in fused], ".-", color=color, lw=1.5, label=label)
+            kind = name.removeprefix("merge: ")
+            alone = [
+                r for r in bench.results
+                if r.n_runs == 0 and (r.method == name or (r.method == "merge" and r.variant in names_of(kind)))
+            ]  # fmt: skip
+            axis.plot([r.cost for r in alone], [r.lds for r in alone], "x", color=color, ms=5, alpha=0.7)
         axis.axhline(bench.another[0], color="0.5", ls=":", lw=1, label="another run")
         axis.axhline(bench.perfect, color="0.5", ls="--", lw=1, label="perfect, given the noise")
         axis.set(xscale="log", title=bench.setting.name.replace("fine-tuning, ", ""), xlabel="cost, in true runs")
@@ -360,7 +391,9 @@ def main() -> None:
     parser.add_argument("--newsgroups", nargs=2, type=Path, metavar=("MODEL_DIR", "TEXT_DIR"))
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--batch", type=int, default=BATCH)
     parser.add_argument("--only", default="")
+    parser.add_argument("--only-estimates", action="store_true", help="make them, to be kept, and fuse nothing")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--along", type=int, default=40, help="examples a task for GradEx along a run; 0: without")
     args = parser.parse_args()
@@ -368,7 +401,7 @@ def main() -> None:
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     args.subsets = 25 if args.quick else 60 if args.newsgroups else 100
     args.estimates = 50 if args.quick else 100
-    args.ranks = (64, 256) if args.quick else (512, 2048) if args.device == "cpu" else (512, 2048, 8192)
+    args.ranks = (64, 256) if args.quick else (512, 2048, 8192)
     args.size = {"width": 32} if args.quick else {}
     args.along = min(args.along, 10) if args.quick else args.along
     benches = []
@@ -380,17 +413,19 @@ def main() -> None:
         if args.along:
             bench.gradex_along()
         bench.merge()
-        bench.true_runs()
-        benches.append(bench)
-        told(benches, args)
+        if not args.only_estimates:
+            bench.true_runs()
+            benches.append(bench)
+            told(benches, args)
 
 
 def told(benches, args) -> None:
     """Print and, unless the problem was a small one, write what there is so far."""
-    name = "newsgroups" if args.newsgroups else "modular"
+    name = "newsgroups" if args.newsgroups else "modular" + (f"_{args.batch}" if args.batch != BATCH else "")
     where = torch.cuda.get_device_name() if args.device == "cuda" else "one thread of a processor"
     what = " --newsgroups MODEL_DIR TEXT_DIR" if args.newsgroups else ""
     what += f" --device {args.device} --along {args.along}" + f" --every {args.every}" * (args.every > 1)
+    what += f" --batch {args.batch}" * (args.batch != BATCH)
     text = (
         f"# The ladder of estimators: {benches[0].setting.name if args.newsgroups else 'modular arithmetic'}\n\n"
         f"`python benchmarks/estimators.py{what}`, {time.strftime('%d %B %Y')}, {where}, torch "

@@ -3,6 +3,8 @@
     python benchmarks/gradex_fidelity.py --device cuda       the paper's size; minutes on one GPU
     python benchmarks/gradex_fidelity.py --quick             a small one, minutes on a processor; nothing written
     … --truth DIR                                            keep the true runs there, or take them from there
+    … --only TEXT                                            what has this in its name: a setting, "first-order" for
+                                                             errors, "curves"; nothing written
 
 Truth: 100 subsets of the 25 groups × 3 seeds, trained side by side; the outcome is the loss of each held-out query.
 *Fine-tuning*: from a model that has learned three other operations, 30, 100 or 300 steps on subsets of 15 groups (no
@@ -29,7 +31,7 @@ import torch
 
 import whence
 from modular import initial, trained
-from truth import K, Setting, load_pretrained
+from truth import BATCH, K, Setting, load_pretrained
 from whence.baselines import trak_scores
 from whence.estimators.linearity import linearization_error
 from whence.surrogates.additive import AdditiveSurrogate
@@ -49,11 +51,12 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--truth", type=Path)
+    parser.add_argument("--only", default="")
     parser.add_argument("--output", type=Path, default=HERE / "results" / "gradex_fidelity.md")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     args.subsets, args.estimates, args.rank = (40, 60, 64) if args.quick else (100, 400, 2048)
-    args.along = 100 if args.quick else 512
+    args.along, args.batch = 100 if args.quick else 512, BATCH
     args.size = {"width": 32} if args.quick else {}
     began = time.perf_counter()
     args.pretrained = load_pretrained(args)
@@ -96,10 +99,9 @@ def main() -> None:
     ]
     say("| " + " | ".join(header) + " |")
     say("|" + "---|" * len(header))
-    first_order = []
     for given in settings:
-        setting = Setting(*given, args)
-        say("| " + " | ".join(row_of(setting, args, first_order)) + " |")
+        if args.only in ", ".join(map(str, given)):
+            say("| " + " | ".join(row_of(Setting(*given, args), args)) + " |")
     say("\n## First-order error at truly trained weights\n")
     say(
         "The paper's ε: ‖f(W) − f(W₀) − ∇f·(W − W₀)‖ relative to ‖f(W)‖, and relative to the change ‖f(W) − f(W₀)‖, "
@@ -108,16 +110,17 @@ def main() -> None:
     )
     say("| setting | of outputs | of the change | ‖W − W₀‖ / ‖W₀‖ | of the change, from halfway |")
     say("|---|---|---|---|---|")
-    for line in first_order:
-        say(line)
+    for given in settings if args.only in "first-order" else ():
+        say(error_of(Setting(*given, args)))
     say()
-    curves(args, say)
+    if args.only in "curves":
+        curves(args, say)
     say(f"\nAll in {time.perf_counter() - began:.0f} s.")
-    if not args.quick:
+    if not args.quick and not args.only:
         args.output.write_text("\n".join(lines) + "\n")
 
 
-def row_of(setting, args, first_order) -> list[str]:
+def row_of(setting, args) -> list[str]:
     """Return the cells of one setting."""
 
     def cell(estimate, against=None) -> str:
@@ -147,7 +150,6 @@ def row_of(setting, args, first_order) -> list[str]:
     best = along.batch(setting.subsets)["loss"]
     share = setting.score(best)[0] / setting.score(by_kernel)[0]
     price = sum(price_along(one, setting) for one in along.members)
-    first_order.append(error_of(setting, along.members[0]))
     return [
         setting.name,
         "{:.2f} / {:.2f}".format(*np.mean(another, axis=0)),
@@ -184,13 +186,11 @@ def price_along(estimator, setting) -> float:
     return run_price(setting) + 3 * gradients + len(estimator.points) * features
 
 
-def error_of(setting, estimator) -> str:
+def error_of(setting) -> str:
     """Return the first-order errors of one truly trained model, as a row."""
     end = trained(setting.model, setting.tasks, setting.recipe, setting.subsets[0])
     query = setting.target
-    middle = {name: value for name, value in estimator.points[len(estimator.points) // 2][1].items()}
-    halfway = initial(0, setting.args.device, **setting.args.size)
-    halfway.load_state_dict({**setting.model.state_dict(), **middle})
+    halfway = trained(setting.model, setting.tasks, setting.recipe, seed=100, steps=setting.recipe.steps // 2)
     errors = [
         np.median(linearization_error(setting.model, end, query)),
         np.median(linearization_error(setting.model, end, query, relative_to="change")),

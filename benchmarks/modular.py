@@ -89,8 +89,8 @@ def initial(seed: int, device: str = "cpu", **size: int) -> Transformer:
         return Transformer(**size).to(device)
 
 
-def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: int = 0) -> nn.Module:
-    """Return a copy of the model after training on a subset of the tasks, or on all."""
+def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: int = 0, steps=None) -> nn.Module:
+    """Return a copy of the model after training on a subset of the tasks, or on all; maybe the first steps only."""
     # Environments that have a peer and no whence take the model alone from here.
     from whence.estimators.problem import Problem
     from whence.estimators.training import train
@@ -98,7 +98,7 @@ def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: i
     problem = Problem(model, tasks, next(iter(tasks.values())), batched=False)
     start = {name: value[None].clone() for name, value in problem.start.items()}
     chosen = np.ones((1, len(tasks))) if subset is None else np.asarray(subset, dtype=float)[None]
-    end = train(problem, recipe, start, chosen, np.array([seed]))
+    end = train(problem, recipe, start, chosen, np.array([seed]), steps)
     moved = copy.deepcopy(model)
     moved.load_state_dict({name: value[0] for name, value in end.items()}, strict=False)
     return moved

@@ -15,7 +15,7 @@ import whence
 from modular import initial, pretrained, tasks_and_target
 from whence.evaluation import spearman_per_target
 
-K, SIZE = 25, 15
+K, SIZE, BATCH = 25, 15, 256
 
 
 class Truth:
@@ -44,7 +44,8 @@ class Setting(Truth):
     def __init__(self, kind, operation, steps, lr, design, args) -> None:
         self.kind, self.operation, self.design, self.args = kind, operation, design, args
         self.name = f"{kind}, {operation}, {steps} steps" + (", Bernoulli(0.9)" if design == "bernoulli" else "")
-        self.recipe = whence.Recipe(steps=steps, lr=lr, batch_size=256)
+        self.name += f", batches of {args.batch}" if args.batch != BATCH else ""
+        self.recipe = whence.Recipe(steps=steps, lr=lr, batch_size=args.batch)
         self.tasks, self.target = tasks_and_target(operation)
         if args.quick:
             self.tasks = {name: (x[:40], y[:40]) for name, (x, y) in self.tasks.items()}

@@ -661,20 +661,27 @@ def test_runs_that_leave_a_task_out_are_true_runs():
     assert "each without its task" in vectors.provenance["merge"]
 
 
-def test_runs_that_leave_a_task_out_see_the_same_examples_otherwise():
-    sizes, recipe = np.array([30, 20, 10, 40]), Recipe(steps=300, batch_size=50)
-    weights = (1 - np.eye(4)) / (100 - sizes)[:, None]
-    everything, *drawn = np.stack(
-        list(draw_batches(np.vstack([np.full((1, 4), 0.01), weights]), np.full(5, 3), sizes, recipe, 300, alike=True)),
-        axis=1,
-    ).reshape(5, -1)
-    owner = np.repeat(np.arange(4), sizes)
-    for k, rows in enumerate(drawn):
-        assert (rows[owner[everything] != k] == everything[owner[everything] != k]).all()
-        shares = np.bincount(owner[rows], minlength=4) / len(rows)
-        np.testing.assert_allclose(shares, weights[k] * sizes, atol=0.02)
-        counts = np.bincount(rows, minlength=100)[owner != k]
-        assert counts.std() < 1.3 * np.sqrt(counts.mean()), "all examples of the others alike"
+@pytest.mark.parametrize("weighting", ["sample", "task"])
+@pytest.mark.parametrize("batched", [True, False])
+def test_runs_that_leave_a_task_out_see_batches_of_all_tasks_in_which_it_does_not_count(batched, weighting):
+    model, (tasks, target) = make("mlp"), data()
+    recipe = Recipe(steps=7, lr=0.1, optimizer="sgd", batch_size=12, weighting=weighting)
+    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, runs="left out", batched=batched)
+    inputs, labels = (torch.cat(parts) for parts in zip(*tasks.values(), strict=True))
+    owner, sizes = np.repeat(np.arange(4), SIZES), np.array(SIZES)
+    share = sizes / sizes.sum() if weighting == "sample" else np.full(4, 0.25)
+    expected = []
+    for left in range(4):
+        moved = copy.deepcopy(model)
+        optimizer = torch.optim.SGD(moved.parameters(), 0.1)
+        for (rows,) in draw_batches(np.ones((1, 4)), np.array([0]), sizes, recipe, 7):
+            kept = rows[owner[rows] != left]
+            loss = nn.functional.cross_entropy(moved(inputs[kept]), labels[kept], reduction="sum")
+            optimizer.zero_grad()
+            (loss / 12 / (1 - share[left])).backward()
+            optimizer.step()
+        expected.append(judged(moved.eval(), target))
+    np.testing.assert_allclose(vectors.batch(1 - EYE)["loss"], expected, rtol=1e-8, atol=1e-10)
 
 
 def test_what_cannot_be_merged_is_refused():

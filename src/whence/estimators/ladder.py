@@ -46,6 +46,8 @@ class Workload:
         Parameters of the model, and of these the ones that are trained.
     rank, along_rank : int
         Of GradEx at the start, and along a run.
+    merge : str
+        What of single-task runs is merged.
     run_examples : int or None
         Examples that pass through the model in one training; None without a recipe.
     steps : int or None
@@ -60,6 +62,7 @@ class Workload:
     n_trained: int
     rank: int = 512
     along_rank: int = 512
+    merge: str = "weights"
     run_examples: int | None = None
     steps: int | None = None
 
@@ -146,6 +149,7 @@ def workload(problem: Mapping[str, Any]) -> Workload:
         n_trained=n_trained,
         rank=problem.get("gradex", {}).get("rank", min(Workload.rank, n_trained)),
         along_rank=problem.get("gradex_along", {}).get("rank", min(Workload.along_rank, n_trained)),
+        merge=problem.get("merge", {}).get("merge", "weights"),
         run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(tasks)),
         steps=None if recipe is None else recipe.steps,
     )
@@ -158,7 +162,8 @@ def prices(work: Workload) -> dict[str, Price]:
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
-    product with every direction. Merging takes K runs, and then what one step takes for each subset.
+    product with every direction. Merging takes K runs, and then what one step takes for each subset; where outputs and
+    not weights are merged, it takes the queries once for each run, and their sums for each subset.
 
     Examples
     --------
@@ -179,9 +184,18 @@ def prices(work: Workload) -> dict[str, Price]:
     if work.run_examples is not None:
         run = float(TRAINED_ONCE * work.run_examples)
         found.append(_along(work, run))
-        found.append(Price("merge", work.n_tasks * run, forward, vectors))
+        found.append(_merge(work, run, forward, vectors))
         found.append(Price("retrain", 0.0, run + work.n_queries))
     return {price.method: price for price in found}
+
+
+def _merge(work: Workload, run: float, forward: float, vectors: float) -> Price:
+    """Price of merging, by weights or by what the runs answer."""
+    if work.merge == "weights":
+        return Price("merge", work.n_tasks * run, forward, vectors)
+    answers = (work.n_tasks + 1) * work.n_queries
+    each = answers * work.n_outputs / max(work.n_params, 1)
+    return Price("merge", work.n_tasks * run + answers, each, vectors + 4.0 * answers * work.n_outputs)
 
 
 def _along(work: Workload, run: float) -> Price:

@@ -35,7 +35,7 @@ from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
 from whence.estimators.merged import Merged, Rule, Scale
 from whence.estimators.problem import Batched, Problem, unstacked
 from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import task_shares
+from whence.estimators.sampling import Draws, task_shares
 from whence.estimators.subsets import Floats
 from whence.estimators.training import bytes_per_model, train
 from whence.examples import Examples, Given
@@ -80,8 +80,9 @@ class TaskVectors(Merged):
         better where they do not. "probabilities": those of the classes, a mixture, for runs on single tasks that end
         far apart. "outcomes": each metric itself. `by` gives the others from the same runs.
     runs : {"alone", "left out"}
-        Whether each run is on its task, or on all others, the same examples in all runs. The latter tells what is lost
-        without a task, which is the question where a task is the only source of something.
+        Whether each run is on its task, or on all others: the same examples in all runs, of which those of its task do
+        not count. The latter tells what is lost without a task, which is the question where a task is the only source
+        of something.
     background : float
         Share β of the batches of every run that is drawn from all tasks, the same examples in all runs, for runs
         "alone". 0.75 is far better than 0 for subsets of many tasks whose runs end before the tasks are learned, and
@@ -336,7 +337,9 @@ class TaskVectors(Merged):
         """Task vectors of some tasks, in single precision or better."""
         problem = self.problem
         start, seeds = problem.started(len(tasks)), np.full(len(tasks), self.seed)
-        state = train(problem, self.recipe, start, self._run_weights[tasks], seeds, self.steps, alike=not self._apart)
+        # A left-out task is a small part of a batch: what is drawn in its place would be as much noise as it is signal.
+        draws: Draws = "weighed" if self.runs == "left out" else "alike" if self.background else "own"
+        state = train(problem, self.recipe, start, self._run_weights[tasks], seeds, self.steps, draws=draws)
         wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
         return [
             {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}

@@ -7,6 +7,7 @@ at the same time.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from whence.gradients.solve import weights_of
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
+Draws = Literal["own", "alike", "weighed"]
 DRAWS_AT_ONCE = 1 << 20
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from whence.estimators.problem import Problem, State, side_by_side, unstacked
 from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import Floats, Rows, draw_batches, example_shares
+from whence.estimators.sampling import Draws, Floats, Rows, draw_batches, example_shares, task_shares
 from whence.examples import Inputs
 
 Watch = Callable[[int, State, torch.optim.Optimizer], None]
@@ -33,7 +33,7 @@ def train(
     seeds: Rows,
     steps: int | None = None,
     watch: Watch | None = None,
-    alike: bool = False,
+    draws: Draws = "own",
 ) -> State:
     """Stacked states after training each on its subset; the empty subset leaves its state as it is.
 
@@ -48,15 +48,16 @@ def train(
         How many of the recipe's steps to take; all of them where not given.
     watch : callable, optional
         ``watch(step, state, optimizer)``, called before each step and after the last.
-    alike : bool
-        Whether runs of one seed see the same examples as far as their subsets allow.
+    draws : {"own", "alike", "weighed"}
+        Whether each run draws its own examples, or those of one seed see the same as far as their subsets allow; or
+        exactly the same, which then count as much more or less as the subset has of their task.
     """
     steps = recipe.steps if steps is None else steps
     learning = np.flatnonzero(subsets.sum(1) > 0)
     for rows in [learning] if problem.batched and len(learning) else learning[:, None]:
         place = torch.from_numpy(rows).to(problem.device)
         part = {name: value[place] for name, value in state.items()}
-        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps, alike)
+        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps, draws)
         if problem.batched:
             part = _descend(problem, recipe, part, batches, watch, stacked=True)
         else:
@@ -110,16 +111,26 @@ def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
 
 
 def _batches(
-    problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int, alike: bool
+    problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int, draws: Draws
 ) -> Iterator[Batch]:
     """Yield the batch of every step: of stacked models, or of the only one without its leading dimension."""
     tasks, device = problem.tasks, problem.device
     if recipe.batch_size is None:
         yield from [_all_examples(problem, recipe, subsets)] * steps
         return
-    for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps, alike=alike):
-        rows = torch.from_numpy(drawn if problem.batched else drawn[0]).to(device, non_blocking=True)
-        yield *tasks.rows(rows), 1 / recipe.batch_size
+    if draws != "weighed":
+        for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps, alike=draws == "alike"):
+            rows = torch.from_numpy(drawn if problem.batched else drawn[0]).to(device, non_blocking=True)
+            yield *tasks.rows(rows), 1 / recipe.batch_size
+        return
+    everything = np.ones_like(subsets)
+    wanted, given = (task_shares(some, tasks.sizes, recipe.weighting) for some in (subsets, everything))
+    counts = torch.from_numpy(wanted / given / recipe.batch_size).to(problem.precision).to(device)  # by task, (m, K)
+    for drawn in draw_batches(everything, seeds, tasks.sizes, recipe, steps):
+        rows = torch.from_numpy(drawn).to(device, non_blocking=True)
+        weights = counts.gather(1, tasks.owner[rows])
+        one = 0 if not problem.batched else slice(None)
+        yield *tasks.rows(rows[one]), weights[one]
 
 
 def _all_examples(problem: Problem, recipe: Recipe, subsets: Floats) -> Batch:
