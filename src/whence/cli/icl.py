@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompts, Template
-    from whence.selection import Selection
     from whence.surrogates.choose import Model
 
 HOW = "How prompts are written"
@@ -115,7 +114,6 @@ def icl(
     run. The prompt that is chosen is judged, beside random ones, on queries that it was not chosen by.
     """
     with politely():
-        import whence
         from whence.icl import Prompts
 
         with redirect_stdout(sys.stderr):
@@ -137,8 +135,7 @@ def icl(
             # Before anything is run: to `measure`, a prompt that is too long is one failed row among others.
             language.check_length(max(prompts.longest(shots), asked.judging.longest(shots)), shots)
             fitted, estimate = _fitted(asked, n, true_prompts, anchors, output, seed)
-            chosen = whence.select(fitted, size=shots, seed=seed)
-            document, page = _answer(asked, fitted, estimate, chosen, top, seed)
+            document, page = _answer(asked, fitted, estimate, top, seed)
             if report is not None:
                 fitted.report(report, rule="inclusion", seed=seed)
                 document["report"] = str(report)
@@ -218,7 +215,7 @@ def _fitted(
 
 
 def _answer(
-    asked: Asked, fitted: "Model", estimate: "AnchoredPrompts", chosen: "Selection", top: int | None, seed: int
+    asked: Asked, fitted: "Model", estimate: "AnchoredPrompts", top: int | None, seed: int
 ) -> tuple[dict[str, Any], Page]:
     import numpy as np
 
@@ -226,7 +223,7 @@ def _answer(
     from whence.icl import Prompted, explain, judge
 
     prompts, shots = asked.prompts, asked.shots
-    sequence, how = _ordered(asked, estimate, np.flatnonzero(chosen.subset), run=bool(fitted.rungs), seed=seed)
+    sequence, how = _chosen(asked, fitted, estimate, seed)
     top_ones = np.flatnonzero(whence.select(fitted, size=shots, by="attribution", seed=seed).subset)
     ways = {"chosen": sequence, "top by attribution": top_ones}
     judged = judge(Prompted(asked.language, asked.judging), ways, shots=shots, seed=seed).to_frame()
@@ -236,7 +233,7 @@ def _answer(
         {"query": query.text, "label": query.label, "demonstrations": explain(estimate, shots, at)}
         for at, query in enumerate(prompts.queries)
     ]
-    low, high = _interval(chosen)
+    predicted, low, high = _predicted(fitted, sequence)
     document = {
         "demonstrations": [_named(row, prompts) for row in ranked.to_dict("records")],
         "pairs": pairs.to_dict("records"),
@@ -244,7 +241,7 @@ def _answer(
             "demonstrations": [prompts.names[k] for k in sequence],
             "order": how,
             "prompt": prompts.text(sequence),
-            "predicted_loss": chosen.value,
+            "predicted_loss": predicted,
             "low": low,
             "high": high,
         },
@@ -261,21 +258,37 @@ def _answer(
     return document, page
 
 
-def _ordered(asked: Asked, estimate: "AnchoredPrompts", listed: Any, *, run: bool, seed: int) -> tuple[Any, str]:
-    """The order to use, and how it was found: by running all orders of a few, since estimates of order are rough."""
+def _chosen(asked: Asked, fitted: "Model", estimate: "AnchoredPrompts", seed: int) -> tuple[Any, str]:
+    """The prompt to use, and how it was found.
+
+    All orders of a few demonstrations are run, since estimates of order are rough; and where a prompt that was run did
+    better than the best of these, it is taken: the best prediction of many is often too good to be true.
+    """
+    import numpy as np
+
+    import whence
     from whence.icl import Prompted, best_order
 
     def loss_of(outcome: Any) -> Any:
         return lambda sequences: outcome.values(sequences)["loss"].mean(1)
 
-    if not run:
+    listed = np.flatnonzero(whence.select(fitted, size=asked.shots, seed=seed).subset)
+    if not fitted.rungs:
         return listed, "as listed"
     true_loss = loss_of(Prompted(asked.language, asked.prompts))
     if math.factorial(len(listed)) <= MOST_ORDERS:
-        sequence, _, how = best_order(true_loss, listed, seed=seed)
-        return sequence, f"{how}, by running them"
-    pair = [listed, best_order(loss_of(estimate), listed, seed=seed)[0]]
-    return pair[int(true_loss(pair).argmin())], "as listed or as estimates say, whichever did better when run"
+        sequence, loss, how = best_order(true_loss, listed, seed=seed)
+        how += ", by running them"
+    else:
+        pair = [listed, best_order(loss_of(estimate), listed, seed=seed)[0]]
+        losses = true_loss(pair)
+        sequence, loss = pair[int(losses.argmin())], float(losses.min())
+        how = "as listed or as estimates say, whichever did better when run"
+    runs = fitted.outcomes
+    best = int(np.nanargmin(runs.values[:, 0]))
+    if runs.values[best, 0] < loss:
+        return np.flatnonzero(runs.subsets[best]), f"the best of {counted(runs.n_runs, 'prompt')} that were run"
+    return sequence, how
 
 
 def _named(row: dict[Any, Any], prompts: "Prompts") -> dict[str, Any]:
@@ -284,11 +297,15 @@ def _named(row: dict[Any, Any], prompts: "Prompts") -> dict[str, Any]:
     return {"name": demo.name, "text": demo.text, "label": demo.label, **row}
 
 
-def _interval(chosen: "Selection") -> tuple[float, float]:
+def _predicted(fitted: "Model", sequence: Any) -> tuple[float, float, float]:
+    """Loss that the surrogate expects of a prompt, and a 90% interval."""
+    import numpy as np
     from scipy.special import ndtri
 
-    width = float(ndtri(0.95) * chosen.std[0])
-    return float(chosen.predicted[0] - width), float(chosen.predicted[0] + width)
+    subset = np.zeros((1, len(fitted.task_names)))
+    subset[0, sequence] = 1
+    mean, std = (float(value.ravel()[0]) for value in fitted.predict(subset, return_std=True))
+    return mean, mean - float(ndtri(0.95)) * std, mean + float(ndtri(0.95)) * std
 
 
 def _pairs(fitted: "Model", shots: int, seed: int) -> "pd.DataFrame":
