@@ -93,8 +93,8 @@ class Linearization:
         return Linearization(self.outputs, features, self.examples, self.route)
 
 
-ROWS = 256  # examples per pass
-ROWS_ON_A_CARD = 2048  # … for the factored route, whose many small products a graphics card would wait for otherwise
+ROWS = 256  # examples per pass, and in a block of a store
+ROWS_FACTORED = 2048  # … of the factored route, whose many small products are worth their calls only for many examples
 _BLOCK_NUMBERS = 2**26  # numbers in a block of features, and in the outputs of all subsets for it: 256 MB
 
 
@@ -142,9 +142,7 @@ def linearize(
         width = n_outputs(output_fn, params, examples, of, what)
         route, told = choose_route(prices(output_fn, params, examples, projection, width), route, projection)
         work = block_fn(output_fn, params, examples, projection, route, of)
-        batch_size = batch_size or (
-            ROWS_ON_A_CARD if route == "factored" and _device(examples).type == "cuda" else ROWS
-        )
+        batch_size = batch_size or (ROWS_FACTORED if route == "factored" and store is None else ROWS)
         chunks = Chunks(min(batch_size, _rows_that_fit(output_fn, params, examples)))
 
         def block(rows: slice) -> tuple[Tensor, Tensor]:
