@@ -174,14 +174,13 @@ class Bench:
     def merge(self) -> None:
         for kind, (options, merges) in KINDS.items():
             make, own = self.vectors(kind), {}
-            length = self.work.run_examples * options.get("early", 1.0)
             _, training = self.estimated(f"{kind}, training", lambda make=make: np.zeros(len(make().vectors)))
             for merge in reversed(merges):  # weights last, which cost the most
                 name = f"{kind}, {merge}"
                 values, took = self.estimated(
                     f"merge, {name}", lambda make=make, merge=merge: make().by(merge).batch(self.known)["loss"]
                 )
-                cost = self.cost("merge", run_examples=length, merge=merge)
+                cost = self.cost("merge", merge=merge, early=options.get("early", 1.0))
                 self.add("merge", name, cost, training + took, values)
                 own[name] = values
             self.rungs[f"merge: {kind}"] = cost, training + took, own

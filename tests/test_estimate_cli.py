@@ -141,6 +141,20 @@ def test_merging_takes_a_run_for_each_task():
     assert 3 * (Counting.passed - before) == prices(workload(problem))["merge"].once == 3 * 3 * 5 * 4
 
 
+def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
+    problem = {**counted_problem(), "merge": {"merge": "outputs", "early": 0.4}}
+    vectors, price = make_estimator(problem, "merge", batched=False), prices(workload(problem))["merge"]
+    before = Counting.passed
+    _ = vectors.vectors
+    trained = Counting.passed - before
+    assert trained == 3 * 2 * 4
+    vectors._outputs_of_runs(vectors.problem.targets)
+    assert Counting.passed - before - trained == 4 * 7
+    assert price.once == pytest.approx(3 * trained + 4 * 7)
+    assert passes(vectors, 4) == 0
+    assert price.each == 4 * 7 * 2 / 8  # a sum of four numbers for each output, beside a model of eight parameters
+
+
 def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
     """What is left of its price are the features, of every example at three points along every direction."""
     problem = {**counted_problem(), "gradex_along": {"rank": 12}}

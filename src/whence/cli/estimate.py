@@ -84,7 +84,8 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
-    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start.
+    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With {"merge":
+    {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
 
     retrain: 3 R + Q for each subset. True, up to the noise of a seed.
 

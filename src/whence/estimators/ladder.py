@@ -46,8 +46,8 @@ class Workload:
         Parameters of the model, and of these the ones that are trained.
     rank, along_rank : int
         Of GradEx at the start, and along a run.
-    merge : str
-        What of single-task runs is merged.
+    merge, early : str, float
+        What of the runs of the tasks is merged, and the share of the steps that they take.
     run_examples : int or None
         Examples that pass through the model in one training; None without a recipe.
     steps : int or None
@@ -63,6 +63,7 @@ class Workload:
     rank: int = 512
     along_rank: int = 512
     merge: str = "weights"
+    early: float = 1.0
     run_examples: int | None = None
     steps: int | None = None
 
@@ -149,7 +150,8 @@ def workload(problem: Mapping[str, Any]) -> Workload:
         n_trained=n_trained,
         rank=problem.get("gradex", {}).get("rank", min(Workload.rank, n_trained)),
         along_rank=problem.get("gradex_along", {}).get("rank", min(Workload.along_rank, n_trained)),
-        merge=problem.get("merge", {}).get("merge", "weights"),
+        merge=problem.get("merge", {}).get("merge", Workload.merge),
+        early=problem.get("merge", {}).get("early", Workload.early),
         run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(tasks)),
         steps=None if recipe is None else recipe.steps,
     )
@@ -191,11 +193,12 @@ def prices(work: Workload) -> dict[str, Price]:
 
 def _merge(work: Workload, run: float, forward: float, vectors: float) -> Price:
     """Price of merging, by weights or by what the runs answer."""
+    runs = work.n_tasks * work.early * run
     if work.merge == "weights":
-        return Price("merge", work.n_tasks * run, forward, vectors)
+        return Price("merge", runs, forward, vectors)
     answers = (work.n_tasks + 1) * work.n_queries
     each = answers * work.n_outputs / max(work.n_params, 1)
-    return Price("merge", work.n_tasks * run + answers, each, vectors + 4.0 * answers * work.n_outputs)
+    return Price("merge", runs + answers, each, vectors + 4.0 * answers * work.n_outputs)
 
 
 def _along(work: Workload, run: float) -> Price:
