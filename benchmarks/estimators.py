@@ -56,8 +56,9 @@ SUBSETS = 500  # that a cost is for
 RUNS = (5, 10, 20, 40, 80)
 FEW = 5  # true runs that a scale is chosen by
 BACKGROUND = 0.75  # share of all tasks in each run, where it is not on a single task
+QUARTER = "single tasks, a quarter of the steps"
 KINDS: dict[str, tuple[dict, tuple[str, ...]]] = {  # what runs see, and what of them is merged
-    "single tasks, a quarter of the steps": ({"early": 0.25}, ("weights", "outputs", "probabilities")),
+    QUARTER: ({"early": 0.25}, ("weights", "outputs", "probabilities")),
     "single tasks": ({}, ("weights", "outputs", "probabilities")),
     "background": ({"background": BACKGROUND}, ("weights", "outputs")),
     "left out": ({"runs": "left out"}, ("weights", "outputs", "outcomes")),
@@ -188,6 +189,11 @@ class Bench:
                 self.rungs[f"merge: {name}"] = cost, training + took, {name: values}
                 self.rules(make, cost, training)
 
+        short = self.rungs[f"merge: {QUARTER}"]
+        for kind in ("background", "left out"):
+            cost, seconds, own = self.rungs[f"merge: {kind}"]
+            self.rungs[f"merge: a quarter, and {kind}"] = cost + short[0], seconds + short[1], {**own, **short[2]}
+
     def rules(self, make, cost, training) -> None:
         """Other averages of the weights of runs on single tasks."""
         self.tuned(make, "merge", f"{PLAIN}, scale by {FEW} true runs", cost)
@@ -316,7 +322,7 @@ COLORS = {
     "gradex": "tab:green",
     "gradex-along": "tab:olive",
     f"merge: {PLAIN}": "0.7",
-    "merge: single tasks, a quarter of the steps": "tab:purple",
+    f"merge: {QUARTER}": "tab:purple",
     "merge: single tasks": "tab:cyan",
     "merge: background": "tab:blue",
     "merge: left out": "tab:red",

@@ -61,7 +61,7 @@ def concerns(merged: Merged) -> list[str]:
                 f"The runs have learned all tasks (loss {now:.2g}, {was:.2g} untrained), which leaves little to tell "
                 f"them apart by. {SHORTER}"
             )
-    if lone := _moved_by_few(merged.vectors, merged.problem.trained):
+    if merged.merge == "weights" and (lone := _moved_by_few(merged.vectors, merged.problem.trained)):
         found.append(
             f"Most rows of {some_of(lone, 4)} are moved by a few of the tasks only, as heads and embeddings are where "
             "tasks have their own classes or tokens: averaging over all tasks shrinks what these have learned. Give "

@@ -1,4 +1,4 @@
-"""Task vectors: any subset from K short runs, by averaging what they changed (and then a real forward pass).
+"""Task vectors: any subset from K short runs, by averaging what they changed, or what they answer.
 
 Each task is trained from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
 subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
@@ -144,7 +144,7 @@ class TaskVectors(Merged):
         if runs == "left out" and len(problem.task_names) < 2:
             raise InputError("Runs that leave a task out take two tasks or more.")
         self.recipe, self.runs, self.background, self.early, self.path = recipe, runs, background, early, path
-        self.merge = self._checked_merge(merge)
+        self.merge: Merge = self._checked_merge(merge)
         self._known: dict[Examples, Tensor] = {}
 
     def by(self, merge: Merge) -> Self:

@@ -66,10 +66,13 @@ class Merged(ABC):
 
     Attributes
     ----------
+    merge : str
+        What is merged: "weights", if nothing else is said.
     whole_runs : bool
         Whether vectors are those of whole runs: their adapters are merged as products, and statistics are renewed.
     """
 
+    merge: str = "weights"
     whole_runs: bool
 
     def __init__(self, problem: Problem, *, rule: Rule, scale: Scale | None, seed: int) -> None:
