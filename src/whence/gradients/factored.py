@@ -261,12 +261,14 @@ class Layers:
         self.shared = {i for i, (x, y) in enumerate(zip(two, three, strict=True)) if len(x.inputs) == len(y.inputs)}
 
         _, features = self.block(few[0], lambda outputs: outputs[:, :1])
-
-        def first_output(params: Params, one: Inputs) -> Tensor:
-            return self.output_fn(params, tree_map(lambda leaf: leaf[None], one))[0, 0]
-
-        gradients = torch.func.vmap(torch.func.grad(first_output), in_dims=(None, 0))(self.params, few[0])
-        expected = self.project(gradients)
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+        with torch.enable_grad():
+            first = self.output_fn(leaves, few[0])[:, 0]
+            each = [
+                torch.autograd.grad(one, list(leaves.values()), retain_graph=True, materialize_grads=True)
+                for one in first
+            ]
+        expected = self.project(dict(zip(leaves, map(torch.stack, zip(*each, strict=True)), strict=True)))
         if not torch.allclose(features[:, 0], expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())):
             raise InputError(
                 "The factored route does not see all uses of the chosen parameters in this model "
