@@ -8,7 +8,7 @@ fast a machine is at it; small models run side by side, and then true runs are c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError, counted, did_you_mean
@@ -21,6 +21,7 @@ SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at mos
 SOLVER_PASSES = 30  # iterations of GradEx's solver, and what each does to the features
 POINTS = 3  # of a run, that GradEx is linearised at along it
 SHORT = 100  # steps of a fine-tuning up to which one step was no worse than GradEx (benchmarks/estimators.py)
+QUARTER = 0.25  # of the steps, after which runs of single tasks told as much, for less
 MERGE_RUNS = 2  # subsets per task from which merging is worth its runs
 
 METHODS = {
@@ -240,6 +241,14 @@ def recommend(work: Workload, n: int, budget: float | None = None) -> tuple[str,
         return "merge", (
             f"for what {cost['merge']:.0f} true runs cost, it estimates {n} subsets with trained weights. "
             f"{left} true runs tell how far to trust it: fuse both."
+        )
+    short_runs = replace(work, early=QUARTER, merge="outputs")
+    quarter = prices(short_runs)["merge"].total(n) / found["retrain"].each
+    if quarter <= budget:
+        return "merge", (
+            f"with a quarter of the steps and by outputs (in the problem: 'merge': {{'early': {QUARTER}, 'merge': "
+            f"'outputs'}}) it costs {quarter:.0f} true runs, where whole runs merged cost {cost['merge']:.0f}. "
+            f"The remaining {budget - quarter:.0f} true runs tell how far to trust it: fuse both."
         )
     affordable = [method for method in ("gradex-along", "gradex", "one-step") if cost[method] <= budget]
     if not affordable:
