@@ -338,13 +338,16 @@ def _ranked_page(ranked: "pd.DataFrame", prompts: "Prompts", top: int | None) ->
 
 
 def _pairs_page(pairs: "pd.DataFrame") -> Page:
+    heading = title("Strongest pairs")
+    if not pairs["score"].any():
+        return [heading, remark(tables.NO_PAIRS)]
     places = decimals(pairs["std"] if pairs["std"].notna().any() else pairs["score"])
     rows: list[Row] = [
         [f"{row['task_a']} + {row['task_b']}", number(row["score"], places, signed=True),
          span(row["low"], row["high"], places, signed=True), word(row["verdict"])]
         for row in pairs.to_dict("records")
     ]  # fmt: skip
-    return [title("Strongest pairs"), table(["pair", "score", "90% interval", "verdict"], rows, left=["verdict"])]
+    return [heading, table(["pair", "score", "90% interval", "verdict"], rows, left=["verdict"])]
 
 
 def _judged_page(judged: "pd.DataFrame", n_queries: int) -> Page:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 MOST_TARGETS = 5  # with more, tables show the mean over targets
 HOW = "--json or --top"  # to see what a table leaves out
+NO_PAIRS = "None: the surrogate that predicts these runs best adds up what each task does alone."
 RULES = {
     "shapley": "the change when the task joins, averaged over subsets of every size",
     "banzhaf": "the change when the task joins, averaged over random halves of the others",
@@ -169,7 +170,7 @@ def effects_page(
         columns = ["pair" if pairs else "task", "score", "90% interval", "verdict"]
         page.append(title(f"{heading}: {target} ({direction(up)})"))
         if pairs and not rows["score"].any():
-            page.append(remark("None: the surrogate that predicts these runs best adds up what each task does alone."))
+            page.append(remark(NO_PAIRS))
             continue
         unclear |= any(str(cell[-1]) == UNCLEAR for cell in cells)
         page.append(table(columns, cells, left=["verdict"]))
