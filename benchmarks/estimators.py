@@ -431,8 +431,10 @@ def told(benches, args) -> None:
     what = " --newsgroups MODEL_DIR TEXT_DIR" if args.newsgroups else ""
     what += f" --device {args.device} --along {args.along}" + f" --every {args.every}" * (args.every > 1)
     what += f" --batch {args.batch}" * (args.batch != BATCH)
+    title = benches[0].setting.name if args.newsgroups else "modular arithmetic"
+    title += f", batches of {args.batch}" * (args.batch != BATCH)
     text = (
-        f"# The ladder of estimators: {benches[0].setting.name if args.newsgroups else 'modular arithmetic'}\n\n"
+        f"# The ladder of estimators: {title}\n\n"
         f"`python benchmarks/estimators.py{what}`, {time.strftime('%d %B %Y')}, {where}, torch "
         f"{torch.__version__}, {platform.system()}.\n\n{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n\n"
         f"![LDS against cost](../../docs/images/estimators_{name}.png)\n\n{report(benches)}\n"
