@@ -397,7 +397,8 @@ def main() -> None:
         body.append(SECTIONS[name](args.device))
         print(body[-1] + "\n", flush=True)
     head = (
-        f"# GradEx: speed on a {'graphics card' if args.device == 'cuda' else 'processor'}\n\n`python benchmarks/gradex_speed.py --device {args.device}`, {time.strftime('%Y-%m-%d')}, "
+        f"# GradEx: speed on a {'graphics card' if args.device == 'cuda' else 'processor'}\n\n"
+        f"`python benchmarks/gradex_speed.py --device {args.device}`, {time.strftime('%Y-%m-%d')}, "
         f"{where}, torch {torch.__version__}. Load of the machine before and after: {load:.1f}, "
         f"{os.getloadavg()[0]:.1f}. On a processor, seconds are those that one thread spent."
     )

@@ -181,7 +181,8 @@ def main() -> None:
     where = torch.cuda.get_device_name() if card else f"{platform.platform()}, {torch.get_num_threads()} thread"
     command = f"python benchmarks/retraining.py{' --device ' + arguments.device if card else ''}"
     text = (
-        f"# Retraining side by side on a {'graphics card' if card else 'processor'}\n\n`{command}`, {datetime.date.today():%d %B %Y}, on {where}; Python "
+        f"# Retraining side by side on a {'graphics card' if card else 'processor'}\n\n"
+        f"`{command}`, {datetime.date.today():%d %B %Y}, on {where}; Python "
         f"{platform.python_version()}, torch {torch.__version__}. Load of the machine before and after: {before:.1f} "
         f"and {os.getloadavg()[0]:.1f}.\n\n{body}\n"
     )
