@@ -637,6 +637,20 @@ def test_merging_something_else_trains_nothing_again(trained):
     assert trained == list(tasks)
 
 
+def test_merged_outputs_are_tuned_and_checked_by_true_runs():
+    model, (tasks, target) = make("mlp"), data()
+    rows = np.array([[1.0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]])
+    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
+    names = [f"loss[{query}]" for query in range(len(target[1]))]
+    expected = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs", scale=0.5).batch(rows)["loss"]
+    truth = whence.Outcomes(rows, expected, task_names=list(tasks), target_names=names)
+    best = max(vectors.tuned(truth, [0.5, 2.0]).trials, key=lambda trial: trial.agreement)
+    assert (best.scale, best.agreement) == (0.5, pytest.approx(1))
+    assert vectors.check(truth).agreement > 0.9
+    with pytest.raises(InputError, match="by parameter name are of merged weights, and not of outputs"):
+        vectors.tuned(truth, [{"3.*": 2.0}])
+
+
 def test_merged_outputs_in_blocks_are_the_same(monkeypatch):
     model, (tasks, target) = make("mlp"), data()
     vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")

@@ -55,6 +55,7 @@ RUNS: tuple[Runs, ...] = ("alone", "left out")
 MERGES: tuple[Merge, ...] = ("weights", "outputs", "probabilities", "outcomes")
 BLOCK_NUMBERS = 2**26  # merged outputs at once
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
+_OF_WEIGHTS = "Scales by parameter name are of merged weights, and not of {}."
 SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
 
@@ -168,7 +169,7 @@ class TaskVectors(Merged):
         if merge not in MERGES:
             raise InputError(f"There is nothing called {merge!r} to merge. {did_you_mean(str(merge), MERGES)}")
         if merge != "weights" and isinstance(self._scale, Mapping):
-            raise InputError(f"Scales by parameter name are of merged weights, and not of {merge}.")
+            raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":
             if not self._apart or self._scale not in (None, 1.0):
                 raise InputError(
@@ -204,7 +205,8 @@ class TaskVectors(Merged):
         """Metrics of subsets on every one of the examples, {metric: (m, n)}."""
         if self.merge == "weights":
             return super().evaluate(subsets, scale, examples, metrics)
-        assert isinstance(scale, float)
+        if isinstance(scale, Mapping):
+            raise InputError(_OF_WEIGHTS.format(self.merge))
         outputs = self._outputs_of_runs(examples)
         coefs = scale * self.coefs(self.shares(subsets))
         both = torch.from_numpy(np.hstack([1 - coefs.sum(1, keepdims=True), coefs])).to(outputs)
