@@ -142,7 +142,9 @@ def linearize(
         width = n_outputs(output_fn, params, examples, of, what)
         route, told = choose_route(prices(output_fn, params, examples, projection, width), route, projection)
         work = block_fn(output_fn, params, examples, projection, route, of)
-        batch_size = batch_size or (ROWS_FACTORED if route == "factored" and store is None else ROWS)
+        if batch_size is None:
+            many = min(ROWS_FACTORED, _BLOCK_NUMBERS // (width * projection.rank))
+            batch_size = max(ROWS, many) if route == "factored" and store is None else ROWS
         chunks = Chunks(min(batch_size, _rows_that_fit(output_fn, params, examples)))
 
         def block(rows: slice) -> tuple[Tensor, Tensor]:
@@ -157,7 +159,7 @@ def linearize(
         label = f"gradients of {what}: {size_in_words(4 * np.prod(shape, dtype=float))}, {route}"
         if store is None:
             outputs, features = (torch.empty(size, device=_device(examples)) for size in (shape[:2], shape))
-            for rows in track(list(examples.blocks(batch_size)), label):
+            for rows in track(list(examples.blocks(chunks.size)), label):
                 outputs[rows], features[rows] = block(rows)
         else:
             about = _about(output_fn, params, examples, projection, route, of, precision)
