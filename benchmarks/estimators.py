@@ -19,8 +19,8 @@ others; "perfect" is what the noise of the seeds leaves to an estimator that kno
 
 Runs are merged by their weights, or by their outputs, probabilities or outcomes (`TaskVectors(merge=…)`); each run is
 on a single task, with all tasks in a share of its batches (background), or on all tasks but its own (left out). What is
-fused from the same runs is fused together. Costs are those of `whence estimate`, for 500 subsets, in true runs. Seconds
-are those that all estimates took, with the training of the runs that they need.
+merged of the same runs otherwise than by weights is fused together. Costs are those of `whence estimate`, for 500
+subsets, in true runs. Seconds are those that all estimates took, with the training of the runs that they need.
 """
 
 from __future__ import annotations
@@ -176,15 +176,16 @@ class Bench:
         for kind, (options, merges) in KINDS.items():
             make, own = self.vectors(kind), {}
             _, training = self.estimated(f"{kind}, training", lambda make=make: np.zeros(len(make().vectors)))
-            for merge in reversed(merges):  # weights last, which cost the most
+            for merge in reversed(merges):
                 name = f"{kind}, {merge}"
                 values, took = self.estimated(
                     f"merge, {name}", lambda make=make, merge=merge: make().by(merge).batch(self.known)["loss"]
                 )
                 cost = self.cost("merge", merge=merge, early=options.get("early", 1.0))
                 self.add("merge", name, cost, training + took, values)
-                own[name] = values
-            self.rungs[f"merge: {kind}"] = cost, training + took, own
+                if merge != "weights":  # the last, and the dearest by far where there are many queries
+                    own[name] = values
+                    self.rungs[f"merge: {kind}"] = cost, training + took, own
             if name == PLAIN:
                 self.rungs[f"merge: {name}"] = cost, training + took, {name: values}
                 self.rules(make, cost, training)
