@@ -113,6 +113,7 @@ def run_python(snippet: Snippet, name: str, names: dict[str, Any]) -> str:
     first, _, _ = snippet.code.partition("\n")
     if named := NAMED_FILE.match(first):
         Path(named[1]).write_text(snippet.code, encoding="utf-8")
+        sys.modules.pop(Path(named[1]).stem, None)  # one of that name may have been imported from elsewhere
         return ""
     tree = ast.increment_lineno(ast.parse(snippet.code, name), snippet.line - 1)
     printed = io.StringIO()
@@ -210,7 +211,7 @@ def wrapped(printed: str) -> str:
 @contextlib.contextmanager
 def own_folder() -> Iterator[Path]:
     """A new folder to be in and to import from; modules that pages write there are forgotten at the end."""
-    before, loaded = Path.cwd(), set(sys.modules)
+    before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         sys.path.insert(0, folder)
@@ -219,7 +220,7 @@ def own_folder() -> Iterator[Path]:
         finally:
             os.chdir(before)
             sys.path.remove(folder)
-            for module in set(sys.modules) - loaded:
+            for module in list(sys.modules):
                 if str(getattr(sys.modules[module], "__file__", None) or "").startswith(folder):
                     del sys.modules[module]
 
