@@ -45,6 +45,7 @@ def test_the_document_holds_what_was_asked(place, tmp_path):
     assert all(row["low"] <= row["score"] <= row["high"] for row in found["demonstrations"])
     assert {"task_a", "task_b", "score", "low", "high", "verdict"} <= set(found["pairs"][0])
     assert len(found["chosen"]["demonstrations"]) == 2
+    assert found["chosen"]["low"] < found["chosen"]["predicted_loss"] < found["chosen"]["high"]
     assert found["held_out_queries"] == found["queries"] == 6
     assert len(found["explained"]) == 6
     assert (tmp_path / "page.html").stat().st_size > 10_000

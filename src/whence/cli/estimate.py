@@ -23,16 +23,7 @@ if TYPE_CHECKING:
     from whence.measuring.ledger import Ledger
     from whence.measuring.plan import Plan
 
-MethodName = Enum(
-    "MethodName",
-    {
-        "one_step": "one-step",
-        "gradex": "gradex",
-        "gradex_along": "gradex-along",
-        "merge": "merge",
-        "retrain": "retrain",
-    },
-)
+MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
 
 ProblemFunction = Annotated[
