@@ -20,8 +20,8 @@ from sklearn.datasets import load_digits
 import whence
 from baselines_worker import network
 from truth import K, Setting, load_pretrained
-from whence.estimators.problem import Problem
-from whence.estimators.training import train
+from whence.models.problem import Problem
+from whence.models.training import train
 
 
 @dataclass

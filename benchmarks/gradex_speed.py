@@ -27,13 +27,13 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from modular import equations, initial
-from whence.examples import Examples
-from whence.functional import functional
 from whence.gradients.factored import Kronecker
 from whence.gradients.linearize import Linearization, linearize
 from whence.gradients.projections import CountSketch, Gaussian, Rademacher, flatten
 from whence.gradients.solve import solve, weights_of
-from whence.losses import LOSSES, margin
+from whence.models.examples import Examples
+from whence.models.functional import functional
+from whence.models.losses import LOSSES, margin
 
 HERE = Path(__file__).resolve().parent
 

@@ -92,8 +92,8 @@ def initial(seed: int, device: str = "cpu", **size: int) -> Transformer:
 def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: int = 0, steps=None) -> nn.Module:
     """Return a copy of the model after training on a subset of the tasks, or on all; maybe the first steps only."""
     # Environments that have a peer and no whence take the model alone from here.
-    from whence.estimators.problem import Problem
-    from whence.estimators.training import train
+    from whence.models.problem import Problem
+    from whence.models.training import train
 
     problem = Problem(model, tasks, next(iter(tasks.values())), batched=False)
     start = {name: value[None].clone() for name, value in problem.start.items()}

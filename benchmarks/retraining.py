@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 
 import whence
-from whence.estimators.sampling import draw_batches
+from whence.models.sampling import draw_batches
 
 N_MODELS, N_TASKS, TASK_ROWS, N_QUERIES, CLASSES = 50, 10, 200, 256, 10
 BATCH = 64

@@ -11,7 +11,7 @@ from sklearn.base import clone
 import oracles
 import whence
 from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
-from whence.attribution import Attribution, attribute
+from whence.answers.attribution import Attribution, attribute
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate

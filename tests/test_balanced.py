@@ -6,8 +6,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from whence.balanced import unrank
 from whence.designs import Balanced, FixedSize
+from whence.designs.balanced import unrank
 
 
 def as_sets(rows):

@@ -19,7 +19,7 @@ from whence.baselines import bif_scores, influence_scores, source_scores, tracin
 from whence.baselines import slopes as slopes_module
 from whence.baselines import source as source_module
 from whence.baselines.mixing import effective_draws, r_hat
-from whence.estimators.problem import Problem
+from whence.models.problem import Problem
 
 
 def tracin(model, tasks, targets, **settings):

@@ -14,9 +14,9 @@ from whence.baselines import ekfac as ekfac_module
 from whence.baselines import influence_scores
 from whence.baselines.curvature import Curvature
 from whence.baselines.ekfac import ekfac_solve
-from whence.examples import Examples
-from whence.functional import functional
-from whence.losses import CrossEntropy
+from whence.models.examples import Examples
+from whence.models.functional import functional
+from whence.models.losses import CrossEntropy
 
 DAMPING = 0.1
 

@@ -33,7 +33,7 @@ import hooks  # noqa: E402
 import snippets  # noqa: E402
 
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "api")
-MODULES = ("whence.baselines", "whence.evaluation", "whence.icl", "whence.plots")
+MODULES = ("whence.baselines", "whence.evaluation", "whence.icl", "whence.display.plots")
 FOREIGN = re.compile(r"^(https?:)?//")
 
 

@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 import oracles
 import whence
-import whence.selection as selection_module
+import whence.answers.selection as selection_module
 from conformance import FOREST, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes

@@ -10,9 +10,9 @@ from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
 
 import oracles
-import whence.effects as effects
+import whence.answers.effects as effects
 from conformance import FOREST, outcomes_of, subsets, table
-from whence.effects import as_model, main_effects, pair_effects, rule_mixture
+from whence.answers.effects import as_model, main_effects, pair_effects, rule_mixture
 from whence.errors import InputError
 from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate

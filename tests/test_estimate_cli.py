@@ -15,7 +15,7 @@ import whence
 from whence.cli import app
 from whence.errors import InputError
 from whence.estimators.ladder import METHODS, Workload, checked_problem, make_estimator, prices, recommend, workload
-from whence.estimators.problem import Problem
+from whence.models.problem import Problem
 
 EXPERIMENT = """
 import torch, whence

@@ -4,8 +4,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from whence.errors import InputError
-from whence.examples import Examples
-from whence.functional import as_outputs, functional
+from whence.models.examples import Examples
+from whence.models.functional import as_outputs, functional
 
 PAIR = (torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 1]))
 

@@ -10,9 +10,9 @@ from torch_models import perceptron
 from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
 from whence.estimators.linearity import linearization_error
-from whence.estimators.recipe import Recipe
 from whence.evaluation import lds
 from whence.gradients.projections import Gaussian, Subspace, split
+from whence.models.recipe import Recipe
 
 K, D = 4, 5
 SUBSETS = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 0], [0.5, 2.0, 0, 0]])

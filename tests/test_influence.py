@@ -16,9 +16,9 @@ from whence.baselines import influence as influence_module
 from whence.baselines import influence_scores
 from whence.baselines.curvature import Curvature
 from whence.baselines.krylov import conjugate_gradients, extremes, lanczos, neumann
-from whence.examples import Examples
-from whence.functional import functional
-from whence.losses import CrossEntropy, Logistic, Squared
+from whence.models.examples import Examples
+from whence.models.functional import functional
+from whence.models.losses import CrossEntropy, Logistic, Squared
 
 SIZES = (3, 9, 5, 7)
 LOSSES = {"cross_entropy": CrossEntropy(), "logistic": Logistic(), "squared": Squared()}

@@ -7,10 +7,10 @@ import pytest
 
 import oracles
 import whence
-import whence.interaction as interaction_module
+import whence.answers.interactions as interaction_module
 from conformance import ANY, KINDS, outcomes_of, subsets, table
+from whence.answers.interactions import Interactions, interactions
 from whence.errors import DataWarning, InputError
-from whence.interaction import Interactions, interactions
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit

@@ -5,16 +5,16 @@ import torch
 from torch import nn
 
 from torch_models import MODELS, made
-from whence import memory
 from whence.errors import InputError
-from whence.examples import Examples
-from whence.functional import functional
 from whence.gradients import linearize as linearizing
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import CountSketch, Gaussian, Rademacher, Subspace, flatten, split
 from whence.gradients.routes import cheapest_projection, choose_route, prices
-from whence.losses import margin
+from whence.models import memory
+from whence.models.examples import Examples
+from whence.models.functional import functional
+from whence.models.losses import margin
 
 RANK = 6
 

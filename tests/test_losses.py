@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from whence.errors import InputError
-from whence.losses import LOSSES, accuracy, loss_named, margin, metrics_named
+from whence.models.losses import LOSSES, accuracy, loss_named, margin, metrics_named
 
 LABELS = {
     "cross_entropy": torch.tensor([0, 2, 1, 2]),

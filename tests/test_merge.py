@@ -18,8 +18,8 @@ from test_retrain import CLASSES, RECIPES, SIZES, SUBSETS, WIDTH, by_hand, data,
 from whence import DataWarning, InputError, OneStep, Recipe, Retrain, TaskVectors
 from whence.estimators import merge as merge_module
 from whence.estimators.deltas import DeltaFolder, Vectors
-from whence.estimators.sampling import draw_batches
 from whence.estimators.truth import trust
+from whence.models.sampling import draw_batches
 
 RECIPE = RECIPES["adamw"]
 EYE = np.eye(len(SIZES))

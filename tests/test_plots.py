@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 import whence
 from whence import plots
-from whence.attribution import HELPS, HURTS
+from whence.answers.attribution import HELPS, HURTS
 from whence.evaluation import LearningCurve
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -130,7 +130,9 @@ def test_unknown_targets_are_named(model):
 
 
 def test_plots_load_when_asked_for():
-    code = "import sys, whence; whence.plots; print(*(n in sys.modules for n in ('matplotlib', 'whence.plots')))"
+    code = (
+        "import sys, whence; whence.plots; print(*(n in sys.modules for n in ('matplotlib', 'whence.display.plots')))"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == ["False", "True"]
 

@@ -13,12 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from whence.answers.interactions import Interactions
 from whence.cli import app
-from whence.interaction import Interactions
-from whence.report import collect, write_page, write_report
-from whence.report.answer import answer, recommended
-from whence.report.export import exported
-from whence.report.packing import pack
+from whence.display.report import collect, write_page, write_report
+from whence.display.report.answer import answer, recommended
+from whence.display.report.export import exported
+from whence.display.report.packing import pack
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
@@ -123,7 +123,7 @@ def test_surrogates_of_other_libraries_are_left_out(runs):
 
 def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
     assert [t for part in exported(model) for t in part["targets"]] == [0, 1]
-    monkeypatch.setattr("whence.report.export.EXPORT_BYTES", 8 * 4 / 3 * model.outcomes.n_runs * 1.5)
+    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", 8 * 4 / 3 * model.outcomes.n_runs * 1.5)
     kept = [t for part in exported(model) for t in part["targets"]]
     assert len(kept) <= 1
 
@@ -171,7 +171,7 @@ def test_a_mixture_beyond_the_runs_is_said_to_be():
 
 
 def test_many_targets_get_the_tasks_of_best_score(monkeypatch, model):
-    monkeypatch.setattr("whence.report.answer.SEARCHED_TARGETS", 0)
+    monkeypatch.setattr("whence.display.report.answer.SEARCHED_TARGETS", 0)
     scores = whence.attribute(model)
     found = recommended(model, 0, scores).selection
     assert found.how == "the tasks of best inclusion score"
@@ -228,7 +228,7 @@ def test_the_rule_is_one_that_the_runs_allow(document):
 
 
 def test_pairs_of_many_tasks_are_the_strongest_and_everyones_partners(monkeypatch):
-    monkeypatch.setattr("whence.report.findings.MATRIX_TASKS", 4)
+    monkeypatch.setattr("whence.display.report.findings.MATRIX_TASKS", 4)
     S = whence.Exhaustive().draw(7)
     runs = whence.Outcomes(S, S[:, 0] * S[:, 1] + 0.5 * S[:, 2] * S[:, 3] + 0.1 * S[:, 4] * S[:, 5])
     model = whence.fit(runs, surrogate=whence.KernelSurrogate(alpha=1e-3, gamma=0.1), n_folds=None)
@@ -260,7 +260,7 @@ def test_tables_without_pairs_or_further_runs_say_so():
 
 
 def test_a_model_without_runs_is_refused():
-    from whence.effects import as_model
+    from whence.answers.effects import as_model
 
     bare = as_model(whence.AdditiveSurrogate.from_coefficients([1.0, 2.0]))
     with pytest.raises(whence.InputError, match="A report needs the runs that the model was fitted to"):
@@ -293,7 +293,7 @@ def test_the_same_seed_gives_the_same_page(model, document, tmp_path):
 
 
 def test_assets_travel_with_the_package():
-    names = {one.name for one in (files("whence.report") / "assets").iterdir()}
+    names = {one.name for one in (files("whence.display.report") / "assets").iterdir()}
     assert {"page.html", "page.css", "page.js", "surrogate.js"} <= names
 
 

@@ -109,7 +109,7 @@ SURROGATES = {
 @pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 @pytest.mark.parametrize("name", SURROGATES)
 def test_the_browser_predicts_what_python_predicts(name, browser, folder, monkeypatch):
-    monkeypatch.setattr("whence.report.findings.CURVE_SPLITS", 1)
+    monkeypatch.setattr("whence.display.report.findings.CURVE_SPLITS", 1)
     surrogate, shape = SURROGATES[name]
     runs = table(3, **{"n_runs": 60, "n_tasks": 6, "n_targets": 2, **shape})
     model = whence.fit(runs, surrogate=surrogate, n_folds=2 if runs.n_tasks < 50 else None)
@@ -139,7 +139,7 @@ FUSIONS = {
 @pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 @pytest.mark.parametrize("name", FUSIONS)
 def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
-    monkeypatch.setattr("whence.report.findings.CURVE_SPLITS", 1)
+    monkeypatch.setattr("whence.display.report.findings.CURVE_SPLITS", 1)
     n_runs, learned_by = FUSIONS[name]
     cheap = table(3, 60, 6, 2, names=TASKS)
     rng = np.random.default_rng(5)
@@ -167,7 +167,7 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
 
 
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):
-    monkeypatch.setattr("whence.report.export.FACTORED_RUNS", 30)
+    monkeypatch.setattr("whence.display.report.export.FACTORED_RUNS", 30)
     model = whence.fit(table(5, 80, 6), surrogate=whence.KernelSurrogate(), n_folds=2)
     model.report(folder / "sampled.html")
     asked = whence.Exhaustive().draw(6)

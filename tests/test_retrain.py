@@ -14,7 +14,7 @@ from torch import nn
 
 import whence
 from whence import DataWarning, InputError, Recipe, Retrain
-from whence.estimators.sampling import draw_batches, example_shares
+from whence.models.sampling import draw_batches, example_shares
 
 N_TASKS, SIZES, WIDTH, CLASSES = 4, (7, 5, 9, 6), 6, 3
 SUBSETS = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])

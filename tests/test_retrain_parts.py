@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from whence import InputError, Recipe, memory
-from whence.estimators.problem import Problem
-from whence.estimators.sampling import draw_batches, example_shares, task_shares
-from whence.estimators.training import bytes_per_model
-from whence.memory import Chunks, bytes_for_backward
+from whence import InputError, Recipe
+from whence.models import memory
+from whence.models.memory import Chunks, bytes_for_backward
+from whence.models.problem import Problem
+from whence.models.sampling import draw_batches, example_shares, task_shares
+from whence.models.training import bytes_per_model
 
 SIZES = np.array([3, 5, 2])
 
@@ -71,7 +72,7 @@ def test_the_batches_of_a_run_are_its_own(monkeypatch):
     subsets, seeds = np.array([[1.0, 0, 1], [0, 1, 1], [1, 1, 1]]), np.array([5, 6, 7])
     together = np.array(list(draw_batches(subsets, seeds, SIZES, recipe, 7)))
     assert together.shape == (7, 3, 4)
-    monkeypatch.setattr("whence.estimators.sampling.DRAWS_AT_ONCE", 10)
+    monkeypatch.setattr("whence.models.sampling.DRAWS_AT_ONCE", 10)
     for row in range(3):
         alone = np.array(list(draw_batches(subsets[[row]], seeds[[row]], SIZES, recipe, 7)))
         np.testing.assert_array_equal(alone[:, 0], together[:, row])

@@ -8,13 +8,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import oracles
-import whence.mixtures as mixtures
-import whence.selection as selection_module
+import whence.answers.selection as selection_module
+import whence.designs.mixtures as mixtures
 from conformance import ANY, FOREST, outcomes_of, subsets, table
+from whence.answers.selection import select
+from whence.designs.mixtures import mixtures_like
 from whence.errors import DataWarning, InputError
-from whence.mixtures import mixtures_like
 from whence.outcomes import Outcomes
-from whence.selection import select
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate

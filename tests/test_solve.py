@@ -6,11 +6,11 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression, Ridge
 
 from whence.errors import InputError
-from whence.examples import Examples
 from whence.gradients.linearize import Linearization
 from whence.gradients.penalty import matching_share, mean_square
 from whence.gradients.solve import solve, weights_of
-from whence.losses import LOSSES
+from whence.models.examples import Examples
+from whence.models.losses import LOSSES
 
 K = 4
 SUBSETS = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0.2, 0.7, 0, 1.5]], dtype=float)

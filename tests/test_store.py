@@ -11,12 +11,12 @@ import torch
 
 from torch_models import made
 from whence.errors import InputError
-from whence.examples import Examples
-from whence.functional import functional
 from whence.gradients import store as stores
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import CountSketch, Gaussian
 from whence.gradients.store import Store
+from whence.models.examples import Examples
+from whence.models.functional import functional
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ _SLOW = """
 import sys, time, torch
 sys.path.insert(0, {tests!r})
 from torch_models import made
-from whence.examples import Examples
-from whence.functional import functional
+from whence.models.examples import Examples
+from whence.models.functional import functional
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import Gaussian
 model, inputs, labels = made("perceptron", n=20)

@@ -9,9 +9,9 @@ from scipy.stats import norm
 import oracles
 import whence
 from conformance import outcomes_of, subsets, table
+from whence.answers.suggestion import suggest
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
-from whence.suggestion import suggest
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate

@@ -5,25 +5,19 @@ Everything is a set function on tasks. The flow, and where each step lives::
     design ──draws──▶ subsets ──outcome function──▶ outcomes ──fit──▶ surrogate ──▶ attribution · interactions
                                                                                    prediction · selection · suggestion
 
-    designs.py       who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
+    designs/         who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
     measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
-    estimators/      outcome functions of models: retrain.py (PyTorch, many at once) and refit.py (scikit-learn) are
-                     true, merge.py (task vectors), gradex.py and onestep.py (gradients only) are estimates;
-                     ladder.py says what each costs
+    models/          Problem (a model, its tasks and targets) and Recipe: what every estimator and baseline takes
+    estimators/      outcome functions of a Problem: retraining is true; task vectors, GradEx and one step are estimates
     gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
+    baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
-    surrogates/      additive.py, kernel.py, combined.py: scikit-learn regressors on it; fused.py: one of few true runs
-                     and many estimates; choose.py picks one (``fit``); kernels.py is the algebra that prediction,
-                     tuning, attribution and interactions all read from
-    effects.py       the effect of a task or a pair on any surrogate, exact where there is a closed form
-    attribution.py   what each task does            interaction.py   what pairs do together
-    selection.py     which subset to use            suggestion.py    which runs to make next
-    baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
+    surrogates/      scikit-learn regressors on that table, and fit, which makes one of runs and estimates
+    answers/         what each task does, what pairs do together, which subset to use, which runs to make next
     evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
-    report/          all of it as one page that predicts in the browser (``Model.report``)
-    plots.py         the same pictures for papers   notebook.py      the same tables for notebooks
-    cli/             the same verbs on files        demo.py          all of it on a set function whose truth is known
+    display/         answers as words, tables, pictures and a page that predicts in the browser
+    cli/             the same verbs on files         demo/            all of it on a set function whose truth is known
 
 A user's session::
 
@@ -39,7 +33,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from whence.attribution import attribute as attribute
+    from whence.answers.attribution import attribute as attribute
+    from whence.answers.interactions import interactions as interactions
+    from whence.answers.selection import select as select
+    from whence.answers.suggestion import suggest as suggest
     from whence.designs import Balanced as Balanced
     from whence.designs import Bernoulli as Bernoulli
     from whence.designs import Exhaustive as Exhaustive
@@ -51,17 +48,14 @@ if TYPE_CHECKING:
     from whence.estimators.gradex import GradEx as GradEx
     from whence.estimators.merge import TaskVectors as TaskVectors
     from whence.estimators.onestep import OneStep as OneStep
-    from whence.estimators.recipe import Recipe as Recipe
     from whence.estimators.refit import Refit as Refit
     from whence.estimators.retrain import Retrain as Retrain
     from whence.evaluation import lds as lds
-    from whence.interaction import interactions as interactions
-    from whence.measuring import Subset as Subset
     from whence.measuring import measure as measure
+    from whence.models.recipe import Recipe as Recipe
     from whence.outcomes import Outcomes as Outcomes
     from whence.outcomes import read_outcomes as read_outcomes
-    from whence.selection import select as select
-    from whence.suggestion import suggest as suggest
+    from whence.outcomes.subset import Subset as Subset
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
     from whence.surrogates.choose import Model as Model
     from whence.surrogates.choose import fit as fit
@@ -86,21 +80,21 @@ _HOME = {
     "Model": "surrogates.choose",
     "OneStep": "estimators.onestep",
     "Outcomes": "outcomes",
-    "Recipe": "estimators.recipe",
+    "Recipe": "models.recipe",
     "Refit": "estimators.refit",
     "Retrain": "estimators.retrain",
-    "Subset": "measuring",
+    "Subset": "outcomes.subset",
     "TaskVectors": "estimators.merge",
-    "attribute": "attribution",
+    "attribute": "answers.attribution",
     "fit": "surrogates.choose",
-    "interactions": "interaction",
+    "interactions": "answers.interactions",
     "lds": "evaluation",
     "measure": "measuring",
     "read_outcomes": "outcomes",
-    "select": "selection",
-    "suggest": "suggestion",
+    "select": "answers.selection",
+    "suggest": "answers.suggestion",
 }
-_MODULES = ("baselines", "plots")
+_MODULES = {name: name for name in ("baselines", "evaluation", "icl")} | {"plots": "display.plots"}
 __all__ = sorted(_HOME)
 
 
@@ -108,7 +102,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME and name not in _MODULES:
         raise AttributeError(f"module 'whence' has no attribute {name!r}")
     try:
-        value = import_module(f"whence.{_HOME.get(name, name)}")
+        value = import_module(f"whence.{_HOME.get(name) or _MODULES[name]}")
         if name in _HOME:
             value = getattr(value, name)
     except ModuleNotFoundError as error:

@@ -25,12 +25,12 @@ from whence.baselines.mixing import effective_draws, r_hat
 from whence.baselines.scores import Scores, scores_of, shares_of
 from whence.baselines.slopes import differentiable
 from whence.errors import DataWarning, InputError
-from whence.estimators.points import points_of
-from whence.estimators.problem import Problem, side_by_side
-from whence.examples import Examples, Given, Inputs
-from whence.functional import Filter, Params
 from whence.gradients.projections import flatten, split
-from whence.losses import Loss
+from whence.models.examples import Examples, Given, Inputs
+from whence.models.functional import Filter, Params
+from whence.models.losses import Loss
+from whence.models.points import points_of
+from whence.models.problem import Problem, side_by_side
 from whence.progress import track
 
 STRIDE = 0.2  # step size by default, over that at which the stiffest direction would be drawn anew in each step

@@ -16,11 +16,11 @@ from torch.utils._pytree import tree_map
 
 from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError, did_you_mean
-from whence.estimators.points import Point
-from whence.examples import Examples, Inputs
-from whence.functional import Params
 from whence.gradients.projections import flatten, n_params, split
-from whence.losses import Loss
+from whence.models.examples import Examples, Inputs
+from whence.models.functional import Params
+from whence.models.losses import Loss
+from whence.models.points import Point
 
 KINDS = ("hessian", "gauss_newton")
 HELD = 2**25  # numbers in a Jacobian that is held
@@ -44,8 +44,8 @@ class Curvature:
     Examples
     --------
     >>> from torch import nn
-    >>> from whence.functional import functional
-    >>> from whence.losses import Squared
+    >>> from whence.models.functional import functional
+    >>> from whence.models.losses import Squared
     >>> data = Examples.of((torch.tensor([[1.0, 2.0]]), torch.tensor([0.0])))
     >>> point = functional(nn.Linear(2, 1, bias=False))
     >>> Curvature(point, Squared(), data, torch.ones(1), "hessian", 0.5)(torch.eye(2))

@@ -24,11 +24,11 @@ from torch.nn.functional import pad
 from whence.baselines.curvature import Curvature
 from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError
-from whence.examples import Inputs
-from whence.functional import Params
 from whence.gradients.factored import LINEAR, Kronecker, Layers, by_feature, patches, positions_of
 from whence.gradients.projections import flatten, split
-from whence.losses import Loss
+from whence.models.examples import Inputs
+from whence.models.functional import Params
+from whence.models.losses import Loss
 from whence.progress import track
 
 COLUMNS = 16  # outputs up to which every column of R is gone through
@@ -69,9 +69,9 @@ def ekfac_solve(bend: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
 
     Examples
     --------
-    >>> from whence.examples import Examples
-    >>> from whence.functional import functional
-    >>> from whence.losses import Squared
+    >>> from whence.models.examples import Examples
+    >>> from whence.models.functional import functional
+    >>> from whence.models.losses import Squared
     >>> data = Examples.of((torch.tensor([[1.0], [3.0]]), torch.zeros(2)))
     >>> point = functional(nn.Linear(1, 1, bias=False))  # the mean of 1² and 3² is 5
     >>> bend = Curvature(point, Squared(), data, torch.full((2,), 0.5), shift=5.0)

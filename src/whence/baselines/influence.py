@@ -23,11 +23,11 @@ from whence.baselines.krylov import DivergenceError, Solved, conjugate_gradients
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
 from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
 from whence.errors import DataWarning, InputError, did_you_mean
-from whence.estimators.points import points_of
-from whence.estimators.problem import Problem
-from whence.examples import Examples, Given
-from whence.functional import Filter
-from whence.losses import Loss
+from whence.models.examples import Examples, Given
+from whence.models.functional import Filter
+from whence.models.losses import Loss
+from whence.models.points import points_of
+from whence.models.problem import Problem
 
 SOLVERS = ("auto", "exact", "cg", "lissa", "ekfac")
 EXACT = 1500  # parameters up to which the matrix is made and factorised

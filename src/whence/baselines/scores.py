@@ -13,9 +13,9 @@ import numpy as np
 from torch import Tensor
 
 from whence.errors import InputError, some_of
-from whence.estimators.problem import Problem
-from whence.estimators.sampling import task_shares
 from whence.measuring.values import flatten_batch
+from whence.models.problem import Problem
+from whence.models.sampling import task_shares
 from whence.surrogates.additive import AdditiveSurrogate
 
 if TYPE_CHECKING:

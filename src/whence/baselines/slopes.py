@@ -14,12 +14,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from whence.errors import InputError
-from whence.estimators.points import Point
-from whence.estimators.problem import Problem
-from whence.examples import Examples, Inputs
-from whence.functional import Params, plain_attention
 from whence.gradients.projections import flatten, n_params, split
-from whence.losses import Loss
+from whence.models.examples import Examples, Inputs
+from whence.models.functional import Params, plain_attention
+from whence.models.losses import Loss
+from whence.models.points import Point
+from whence.models.problem import Problem
 from whence.progress import track
 
 ROWS = 512  # examples of a group per pass

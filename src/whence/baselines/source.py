@@ -27,12 +27,12 @@ from whence.baselines.scores import Scores, pulls, scores_of, shares_of
 from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
 from whence.baselines.tracin import check_rates
 from whence.errors import InputError
-from whence.estimators.points import Checkpoint, points_of
-from whence.estimators.problem import Problem
-from whence.examples import Given
-from whence.functional import Filter
 from whence.gradients.projections import n_params
-from whence.losses import Loss
+from whence.models.examples import Given
+from whence.models.functional import Filter
+from whence.models.losses import Loss
+from whence.models.points import Checkpoint, points_of
+from whence.models.problem import Problem
 from whence.progress import track
 
 Apply = Callable[[Tensor], tuple[Tensor, Tensor]]  # vectors → φ(H) and S applied to them

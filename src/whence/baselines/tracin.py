@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
 from whence.baselines.slopes import target_gradients, target_products, task_gradients
 from whence.errors import InputError, counted
-from whence.estimators.points import Checkpoint, points_of
-from whence.estimators.problem import Problem
-from whence.examples import Given
-from whence.functional import Filter, Params
 from whence.gradients.projections import CountSketch, check_rank, flatten
-from whence.losses import Loss
+from whence.models.examples import Given
+from whence.models.functional import Filter, Params
+from whence.models.losses import Loss
+from whence.models.points import Checkpoint, points_of
+from whence.models.problem import Problem
 from whence.progress import track
 
 

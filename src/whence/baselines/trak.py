@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from whence.baselines.scores import Scores, scores_of, shares_of
 from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
-from whence.examples import Given
-from whence.functional import Filter
 from whence.gradients.linearize import Linearization
-from whence.losses import Loss, Squared, loss_named
+from whence.models.examples import Given
+from whence.models.functional import Filter
+from whence.models.losses import Loss, Squared, loss_named
 
 
 def trak_scores(

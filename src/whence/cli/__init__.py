@@ -145,7 +145,7 @@ def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
 
 def _refuse_mixtures(runs: "Outcomes", rule: str) -> None:
     """Refuse what mixtures have no answer to, before the fit has cost its time."""
-    from whence.attribution import refuse_mixtures
+    from whence.answers.attribution import refuse_mixtures
     from whence.surrogates.choose import Model
 
     refuse_mixtures(Model(runs, ()), rule)

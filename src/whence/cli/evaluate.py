@@ -115,7 +115,7 @@ def _beside(names: Sequence[str], seed: int) -> "dict[str, Method]":
 
 def _leave_one_out(path: Path, runs: "Outcomes") -> "Outcomes":
     """Runs of the full set and of all that lack one task, with the tasks and targets of the table."""
-    from whence.attribution import refuse_mixtures
+    from whence.answers.attribution import refuse_mixtures
     from whence.evaluation import loo_correlation
     from whence.surrogates.choose import Model
 

@@ -118,7 +118,7 @@ def icl(
 
         with redirect_stdout(sys.stderr):
             if report is not None:
-                from whence.report import check_place
+                from whence.display.report import check_place
 
                 check_place(report)
             read = partial(_read, text=text_field, label=label_field)
@@ -312,8 +312,8 @@ def _pairs(fitted: "Model", shots: int, seed: int) -> "pd.DataFrame":
     """Pairs by what they do beyond the sum of each, in prompts of the size at hand."""
     import numpy as np
 
-    from whence.effects import pair_effects
-    from whence.interaction import Interactions
+    from whence.answers.effects import pair_effects
+    from whence.answers.interactions import Interactions
 
     keep = shots / fitted.outcomes.n_tasks
     found = pair_effects(fitted, np.array([keep]), np.ones(1), seed=seed)

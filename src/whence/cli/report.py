@@ -25,8 +25,8 @@ def report(
     seed: args.Seed = 0,
 ) -> Answer:
     """Write one HTML page with every answer, to look at and to send."""
-    from whence.attribution import refuse_mixtures
-    from whence.report import check_place, collect, write_page
+    from whence.answers.attribution import refuse_mixtures
+    from whence.display.report import check_place, collect, write_page
     from whence.surrogates.choose import Model
 
     check_place(output)

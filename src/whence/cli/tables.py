@@ -33,11 +33,11 @@ from whence.errors import counted, some_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.attribution import Attribution
+    from whence.answers.attribution import Attribution
+    from whence.answers.interactions import Interactions
+    from whence.answers.selection import Selection
     from whence.evaluation import Ceiling, Comparison
-    from whence.interaction import Interactions
     from whence.outcomes import Outcomes
-    from whence.selection import Selection
     from whence.surrogates.choose import Model
     from whence.surrogates.kernels import Array
 
@@ -146,7 +146,7 @@ def effects_page(
 
     ``how`` says how to see what was left out.
     """
-    from whence.interaction import Interactions
+    from whence.answers.interactions import Interactions
 
     if len(targets) > MOST_TARGETS:
         return _mean_page(found, targets, heading=heading, top=top, how=how)

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from whence.errors import InputError, counted, some_of
-from whence.memory import free_bytes
+from whence.models.memory import free_bytes
 
 Delta = Mapping[str, Tensor]
 FORMAT = 1

@@ -27,23 +27,23 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import DataWarning, InputError, did_you_mean
-from whence.estimators.points import Checkpoint, points_of
-from whence.estimators.problem import Problem
-from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import task_shares
 from whence.estimators.subsets import Floats, as_subset, as_subsets
-from whence.estimators.targets import by_target
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
-from whence.examples import Given
-from whence.functional import Filter, Params
 from whence.gradients.factored import Kronecker
 from whence.gradients.linearize import Linearization, linearize, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
 from whence.gradients.projections import PROJECTIONS, Projection, Subspace, check_rank, flatten
 from whence.gradients.routes import cheapest_projection, passes
 from whence.gradients.solve import Solution, solve
-from whence.losses import Logistic, Loss, Squared, metrics_named
+from whence.models.examples import Given
+from whence.models.functional import Filter, Params
+from whence.models.losses import Logistic, Loss, Squared, metrics_named
+from whence.models.points import Checkpoint, points_of
+from whence.models.problem import Problem
+from whence.models.recipe import Recipe
+from whence.models.sampling import task_shares
+from whence.models.targets import by_target
 from whence.outcomes import Outcomes
 
 LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from whence.errors import InputError, counted, did_you_mean
 
 if TYPE_CHECKING:
-    from whence.estimators.recipe import Recipe
+    from whence.models.recipe import Recipe
 
 TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
@@ -132,8 +132,8 @@ def workload(problem: Mapping[str, Any]) -> Workload:
     """Return what the prices of a problem depend on; its model is run on two examples."""
     import torch
 
-    from whence.examples import Examples
-    from whence.functional import functional
+    from whence.models.examples import Examples
+    from whence.models.functional import functional
 
     tasks, targets = Examples.of(problem["tasks"], "tasks"), Examples.of(problem["targets"], "target")
     output_fn, trained = functional(problem["model"], problem.get("params"))

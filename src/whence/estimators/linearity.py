@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from whence.errors import InputError
-from whence.estimators.points import Checkpoint, state_of
 from whence.estimators.subsets import Floats
-from whence.examples import Examples, Given
-from whence.functional import Filter, functional
 from whence.gradients.routes import passes
+from whence.models.examples import Examples, Given
+from whence.models.functional import Filter, functional
+from whence.models.points import Checkpoint, state_of
 
 
 def linearization_error(

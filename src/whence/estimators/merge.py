@@ -33,17 +33,17 @@ from torch.utils._pytree import tree_leaves
 from whence.errors import InputError, did_you_mean, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
 from whence.estimators.merged import Merged, Rule, Scale
-from whence.estimators.problem import Batched, Problem, unstacked
-from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import Draws, task_shares
 from whence.estimators.subsets import Floats
-from whence.estimators.training import bytes_per_model, train
-from whence.examples import Examples, Given
-from whence.functional import Filter
 from whence.gradients.store import fingerprint
-from whence.losses import CrossEntropy, Loss, Metric
 from whence.measuring import measure
-from whence.memory import Chunks, free_bytes
+from whence.models.examples import Examples, Given
+from whence.models.functional import Filter
+from whence.models.losses import CrossEntropy, Loss, Metric
+from whence.models.memory import Chunks, free_bytes
+from whence.models.problem import Batched, Problem, unstacked
+from whence.models.recipe import Recipe
+from whence.models.sampling import Draws, task_shares
+from whence.models.training import bytes_per_model, train
 from whence.progress import track
 
 if TYPE_CHECKING:

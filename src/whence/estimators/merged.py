@@ -29,16 +29,16 @@ from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
-from whence.estimators.problem import Problem, State, side_by_side, unstacked
-from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import draw_batches, task_shares
 from whence.estimators.subsets import Floats, as_subset, as_subsets
-from whence.estimators.targets import by_target, joined, single
 from whence.estimators.truth import Trust, agreement, aligned, trust
-from whence.examples import Examples
-from whence.functional import ModelFn
-from whence.losses import Metric
-from whence.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.examples import Examples
+from whence.models.functional import ModelFn
+from whence.models.losses import Metric
+from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.problem import Problem, State, side_by_side, unstacked
+from whence.models.recipe import Recipe
+from whence.models.sampling import draw_batches, task_shares
+from whence.models.targets import by_target, joined, single
 from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:

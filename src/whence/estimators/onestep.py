@@ -17,11 +17,11 @@ from torch import nn
 from whence.errors import InputError, did_you_mean
 from whence.estimators.deltas import Vectors
 from whence.estimators.merged import Merged, Rule, Scale
-from whence.estimators.problem import Batched, Problem, State
-from whence.examples import Given
-from whence.functional import Filter
-from whence.losses import Loss
-from whence.memory import free_bytes
+from whence.models.examples import Given
+from whence.models.functional import Filter
+from whence.models.losses import Loss
+from whence.models.memory import free_bytes
+from whence.models.problem import Batched, Problem, State
 
 Preconditioner = Literal["adam", "none"]
 REACH = np.geomspace(1e-3, 1, 13)  # lengths of the step that are tried, as shares of the length of W₀

@@ -14,7 +14,7 @@ from sklearn.utils.validation import has_fit_parameter
 
 from whence.errors import InputError, did_you_mean
 from whence.estimators.subsets import as_subset
-from whence.estimators.targets import outcome_names
+from whence.models.targets import outcome_names
 
 Group = tuple[Any, Any]  # inputs (n, ...) and labels (n,)
 Scorer = Callable[[Any, Any, Any], float]  # (fitted estimator, inputs, labels), higher is better

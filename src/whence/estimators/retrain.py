@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import InputError, some_of
-from whence.estimators.problem import Batched, Problem, State
-from whence.estimators.recipe import Recipe
 from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
-from whence.estimators.targets import joined, single
-from whence.estimators.training import bytes_per_model, train
-from whence.examples import Given
-from whence.functional import Filter
-from whence.losses import Loss
-from whence.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.examples import Given
+from whence.models.functional import Filter
+from whence.models.losses import Loss
+from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.problem import Batched, Problem, State
+from whence.models.recipe import Recipe
+from whence.models.targets import joined, single
+from whence.models.training import bytes_per_model, train
 
 Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
 

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 
-from whence.estimators.problem import Problem, State
-from whence.estimators.recipe import Recipe
-from whence.estimators.training import train
-from whence.functional import Params
 from whence.gradients.projections import Subspace, flatten, split
-from whence.losses import Loss
+from whence.models.functional import Params
+from whence.models.losses import Loss
+from whence.models.problem import Problem, State
+from whence.models.recipe import Recipe
+from whence.models.training import train
 from whence.progress import track
 
 _NEGLIGIBLE = 1e-4  # of the strongest direction: weaker ones are rounding

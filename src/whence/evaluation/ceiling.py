@@ -56,7 +56,7 @@ class Ceiling:
         return f"Ceiling: {self.mean:.4g} ({interval}) {out_of(self.per_target)}"
 
     def _repr_html_(self) -> str:
-        from whence.notebook import ceiling_html
+        from whence.display.notebook import ceiling_html
 
         return ceiling_html(self)
 

@@ -69,7 +69,7 @@ class LearningCurve:
         return "The curve has levelled off: more runs of this kind would add little."
 
     def _repr_html_(self) -> str:
-        from whence.notebook import curve_html
+        from whence.display.notebook import curve_html
 
         return curve_html(self)
 

@@ -58,7 +58,7 @@ class Score:
         return f"Score: {self.mean:.4g} {out_of(self.per_target)}"
 
     def _repr_html_(self) -> str:
-        from whence.notebook import score_html
+        from whence.display.notebook import score_html
 
         return score_html(self)
 

@@ -125,7 +125,7 @@ class Comparison:
         return mean, mean - half, mean + half
 
     def _repr_html_(self) -> str:
-        from whence.notebook import comparison_html
+        from whence.display.notebook import comparison_html
 
         return comparison_html(self)
 

@@ -21,8 +21,8 @@ from torch.nn.functional import batch_norm, group_norm, layer_norm, linear, unfo
 from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.errors import InputError, some_of
-from whence.examples import Inputs
-from whence.functional import ModelFn, Params
+from whence.models.examples import Inputs
+from whence.models.functional import ModelFn, Params
 
 LINEAR = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)

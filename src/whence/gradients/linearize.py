@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from whence.errors import InputError
-from whence.examples import Examples
-from whence.functional import ModelFn, OutputFn, Params
 from whence.gradients.factored import Kronecker
 from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
 from whence.gradients.store import Store, fingerprint, size_in_words
-from whence.losses import Metric
-from whence.memory import Chunks, bytes_per_row, free_bytes
+from whence.models.examples import Examples
+from whence.models.functional import ModelFn, OutputFn, Params
+from whence.models.losses import Metric
+from whence.models.memory import Chunks, bytes_per_row, free_bytes
 from whence.progress import track
 
 
@@ -116,7 +116,7 @@ def linearize(
     Parameters
     ----------
     output_fn : callable
-        ``output_fn(params, inputs)``, outputs (n, C): from `whence.functional.functional`, or your own.
+        ``output_fn(params, inputs)``, outputs (n, C): from `whence.models.functional.functional`, or your own.
     params : dict of str to tensor
         W₀: where to linearise, and what may move.
     examples : Examples

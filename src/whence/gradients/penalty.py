@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 
 from whence.gradients.linearize import Linearization
 from whence.gradients.solve import solve
-from whence.losses import Loss
+from whence.models.losses import Loss
 
 Floats = NDArray[np.float64]
 _EXPONENTS = (-6.0, 0.0)  # of the shares considered

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError
-from whence.functional import Params
+from whence.models.functional import Params
 
 
 class Projection(Protocol):

@@ -17,11 +17,11 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from whence.errors import InputError, did_you_mean
-from whence.examples import Examples, Inputs
-from whence.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.projections import CountSketch, Gaussian, Projection, flatten, n_params, split
-from whence.losses import margin
+from whence.models.examples import Examples, Inputs
+from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
+from whence.models.losses import margin
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)

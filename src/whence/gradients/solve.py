@@ -26,7 +26,7 @@ from torch import Tensor
 
 from whence.errors import InputError, some_of
 from whence.gradients.linearize import Linearization
-from whence.losses import Loss, Squared
+from whence.models.losses import Loss, Squared
 from whence.progress import track
 
 _MEMORY = 10  # pairs of steps and gradient changes that L-BFGS remembers

@@ -25,7 +25,7 @@ from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
 from whence.icl.prompts import Prompts
 from whence.icl.slots import align
-from whence.memory import Chunks, bytes_per_row, free_bytes
+from whence.models.memory import Chunks, bytes_per_row, free_bytes
 from whence.progress import track
 
 Outputs = Literal["margin", "logits"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from whence.errors import InputError, counted
 from whence.icl.prompts import Tokens
-from whence.memory import Chunks
+from whence.models.memory import Chunks
 
 
 class LanguageModel:

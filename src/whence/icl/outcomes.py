@@ -19,9 +19,9 @@ from scipy.special import logsumexp
 
 from whence.errors import InputError, counted, did_you_mean
 from whence.estimators.subsets import Floats, as_seeds, as_subset, as_subsets
-from whence.estimators.targets import LOWER_IS_BETTER, single
 from whence.icl.language import LanguageModel
 from whence.icl.prompts import Prompts
+from whence.models.targets import LOWER_IS_BETTER, single
 
 Order = Literal["listed", "random"]
 Places = NDArray[np.intp]  # demonstrations of one prompt, in the order in which they stand

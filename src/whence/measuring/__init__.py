@@ -5,10 +5,9 @@ to an engine (inline.py in this process; pool.py over workers of local.py or clu
 a `Ledger` (ledger.py), each finished row on disk at once where there is a run folder (journal.py, lock.py).
 
 A row is one run: a subset and a replicate. What it takes to measure one is the same in every engine (rows.py): call
-the outcome function with a `Subset` (subset.py) and a seed, and make numbers of what it returns (values.py).
+the outcome function with a `whence.Subset` and a seed, and make numbers of what it returns (values.py).
 """
 
 from whence.measuring.loop import measure
-from whence.measuring.subset import Subset
 
-__all__ = ["Subset", "measure"]
+__all__ = ["measure"]

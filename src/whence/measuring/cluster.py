@@ -14,7 +14,7 @@ from whence.errors import InputError
 from whence.measuring.local import KEPT, environment, pack
 from whence.measuring.pool import Broken, Lost, Message, Ready
 from whence.measuring.rows import Job, OutcomeFn, Reply, brief, measure_row
-from whence.measuring.subset import Subset
+from whence.outcomes.subset import Subset
 
 
 class RayEngine:

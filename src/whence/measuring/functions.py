@@ -11,7 +11,7 @@ from typing import Any
 
 from whence.errors import InputError, did_you_mean
 from whence.measuring.rows import brief
-from whence.measuring.subset import Subset
+from whence.outcomes.subset import Subset
 
 
 class FunctionInFile:

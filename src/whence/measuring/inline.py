@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from whence.measuring.rows import Job, OutcomeFn, Reply, Result, brief, measure_row, seeded
-from whence.measuring.subset import Subset
 from whence.measuring.values import flatten_batch
+from whence.outcomes.subset import Subset
 
 BATCH_SIZE = 64
 

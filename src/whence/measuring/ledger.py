@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from whence.errors import some_of
 from whence.measuring.plan import Plan
 from whence.measuring.rows import Reply, Result
-from whence.measuring.subset import Floats
 from whence.measuring.values import ALONE
 from whence.outcomes import Outcomes
+from whence.outcomes.subset import Floats
 
 OPEN, DONE, FAILED = 0, 1, 2
 

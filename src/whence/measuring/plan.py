@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from whence.designs import parse_design
 from whence.errors import InputError, counted, some_of
 from whence.measuring.rows import Job
-from whence.measuring.subset import Floats, Subset
 from whence.outcomes.checks import as_names, as_numbers, check_weights, listed
+from whence.outcomes.subset import Floats, Subset
 
 GIVEN = "given subsets"
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whence.errors import InputError
-from whence.measuring.subset import Floats, Subset
 from whence.measuring.values import flatten
+from whence.outcomes.subset import Floats, Subset
 
 OutcomeFn = Callable[[Subset, int], Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from whence.errors import InputError
-from whence.measuring.subset import Floats
+from whence.outcomes.subset import Floats
 
 ALONE = "outcome"  # the name of what comes without one
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from whence.measuring.pool import Broken, Ready
 from whence.measuring.rows import brief, measure_row
-from whence.measuring.subset import Subset
+from whence.outcomes.subset import Subset
 
 
 def main(incoming: int, outgoing: int, lifeline: int) -> None:

@@ -147,7 +147,7 @@ class Outcomes:
         )
 
     def _repr_html_(self) -> str:
-        from whence.notebook import outcomes_html
+        from whence.display.notebook import outcomes_html
 
         return outcomes_html(self)
 

@@ -173,8 +173,8 @@ class Model:
         return predicted, std
 
     def report(self, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
-        """Write one self-contained HTML page with every answer; see `whence.report.write_report`."""
-        from whence.report import write_report
+        """Write one self-contained HTML page with every answer; see `whence.display.report.write_report`."""
+        from whence.display.report import write_report
 
         write_report(self, path, rule=rule, seed=seed)
 
@@ -210,7 +210,7 @@ class Model:
         return "\n".join([repr(self.outcomes), *self._choices(), *trust_lines, self._quality_in_words()])
 
     def _repr_html_(self) -> str:
-        from whence.notebook import model_html
+        from whence.display.notebook import model_html
 
         return model_html(self)
 

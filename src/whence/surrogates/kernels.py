@@ -10,7 +10,7 @@ and interactions all need the same few facts about each part, and find them here
   kernel is the covariance of a Gaussian process.
 
 The random draws are Bernoulli: every other task is in with probability q. All the rules of attribution are mixtures
-over q (:mod:`whence.attribution`), so each method takes ``nodes`` q and ``weights`` and returns the weighted sum. On
+over q (:mod:`whence.answers`), so each method takes ``nodes`` q and ``weights`` and returns the weighted sum. On
 {0,1}^K the RBF kernel is a product over tasks and the polynomial depends on a sum of independent terms: every
 expectation has a closed form, equal to the sum over all 2^K subsets.
 

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.answers.interactions import Interactions
 from whence.cli.console import direction
 from whence.cli.tables import HEADINGS
 from whence.errors import InputError, did_you_mean
 from whence.evaluation import LearningCurve
-from whence.interaction import Interactions
 from whence.outcomes import Outcomes
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array

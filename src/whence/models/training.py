@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from whence.estimators.problem import Problem, State, side_by_side, unstacked
-from whence.estimators.recipe import Recipe
-from whence.estimators.sampling import Draws, Floats, Rows, draw_batches, example_shares, task_shares
-from whence.examples import Inputs
+from whence.models.examples import Inputs
+from whence.models.problem import Problem, State, side_by_side, unstacked
+from whence.models.recipe import Recipe
+from whence.models.sampling import Draws, Floats, Rows, draw_batches, example_shares, task_shares
 
 Watch = Callable[[int, State, torch.optim.Optimizer], None]
 Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts

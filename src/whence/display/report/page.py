@@ -19,8 +19,8 @@ from string import Template
 from typing import Any
 
 from whence.cli.console import plain
+from whence.display.report.findings import collect
 from whence.errors import InputError, counted
-from whence.report.findings import collect
 from whence.surrogates.choose import Model
 
 SCRIPTS = (
@@ -91,7 +91,7 @@ def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Non
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """Return the HTML of a document of :mod:`whence.report.findings`."""
+    """Return the HTML of a document of :mod:`whence.display.report.findings`."""
     runs, targets = document["runs"], document["targets"]
     whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
     script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
@@ -121,4 +121,4 @@ def _json(document: Mapping[str, Any]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("whence.report") / "assets" / name).read_text(encoding="utf-8")
+    return (files("whence.display.report") / "assets" / name).read_text(encoding="utf-8")

@@ -25,15 +25,15 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import whence
-from whence import demo_gradex
-from whence.attribution import HURTS, Attribution
+from whence.answers.attribution import HURTS, Attribution
+from whence.answers.interactions import AGAINST, TOGETHER, Interactions
+from whence.answers.selection import Selection
 from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
 from whence.cli.tables import RULES, SCORES, effects_page, legend, model_page
+from whence.demo import gradex as demo_gradex
 from whence.evaluation import SizeOnly, residual_error
-from whence.interaction import AGAINST, TOGETHER, Interactions
 from whence.outcomes.checks import places
 from whence.progress import track
-from whence.selection import Selection
 
 Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]  # images (n, 64), and whether each shows an odd digit (n,)

@@ -12,8 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.estimators.recipe import Recipe
 from whence.gradients.solve import weights_of
+from whence.models.recipe import Recipe
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]

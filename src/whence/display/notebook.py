@@ -19,12 +19,12 @@ from whence.cli.console import Page, Row, both_ends, decimals, number, remark, s
 from whence.errors import counted
 
 if TYPE_CHECKING:
-    from whence.attribution import Attribution
+    from whence.answers.attribution import Attribution
+    from whence.answers.interactions import Interactions
+    from whence.answers.selection import Selection
+    from whence.answers.suggestion import Suggestions
     from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
-    from whence.interaction import Interactions
     from whence.outcomes import Outcomes
-    from whence.selection import Selection
-    from whence.suggestion import Suggestions
     from whence.surrogates.choose import Model
 
 HOW = ".to_frame()"  # to see what a table leaves out

@@ -2,7 +2,7 @@
 
 Exact where that is feasible (all subsets tried, or a mixed-integer program for additive surrogates), otherwise greedy
 additions, removals and swaps from several starts; the result says which. What to measure next is in
-:mod:`whence.suggestion`.
+:mod:`whence.answers.suggestion`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from whence.attribution import attribute
-from whence.constraints import Constraints, Indices, constraints_of, mask_of
-from whence.effects import as_model
+from whence.answers.attribution import attribute
+from whence.answers.constraints import Constraints, Indices, constraints_of, mask_of
+from whence.answers.effects import as_model
+from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
-from whence.mixtures import best_mixture
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -71,7 +71,7 @@ class Selection:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from whence.notebook import selection_html
+        from whence.display.notebook import selection_html
 
         return selection_html(self)
 

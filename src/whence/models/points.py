@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor, nn
 
 from whence.errors import InputError, did_you_mean
-from whence.estimators.problem import Problem
-from whence.functional import ModelFn, Params
+from whence.models.functional import ModelFn, Params
+from whence.models.problem import Problem
 
 Checkpoint = nn.Module | Mapping[str, Tensor]
 Point = tuple[ModelFn, Params]  # the model as a function of what may move, and where that is

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.balanced import Rows, even_rows, unrank
+from whence.designs.balanced import Rows, even_rows, unrank
 from whence.errors import InputError
 
 Subsets = NDArray[np.float64]
@@ -226,7 +226,7 @@ class Balanced:
     """Subsets with exactly ``size`` tasks that show every task, and every pair of tasks, about equally often.
 
     Guaranteed: rows are distinct, and the numbers of subsets in which two tasks appear differ by at most one.
-    Best effort: pair counts are made even by a search of a few seconds at most, see `whence.balanced`. Where
+    Best effort: pair counts are made even by a search of a few seconds at most, see `whence.designs.balanced`. Where
     a perfect design exists and is small (7 subsets of 3 out of 7 tasks, 13 of 4 out of 13), every pair mostly
     appears equally often. Drawing more rows gives other rows.
 

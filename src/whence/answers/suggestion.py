@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
+from whence.answers.selection import objective_columns
 from whence.designs import Exhaustive
+from whence.designs.mixtures import mixtures_like
 from whence.errors import InputError
-from whence.mixtures import mixtures_like
-from whence.selection import objective_columns
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 
@@ -53,7 +53,7 @@ class Suggestions:
         return f"to measure next, by {self.by}:\n{self.to_frame().to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        from whence.notebook import suggestions_html
+        from whence.display.notebook import suggestions_html
 
         return suggestions_html(self)
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.errors import DataWarning, InputError
-from whence.estimators.targets import Floats, by_target, higher_is_better
-from whence.examples import Examples, Given, Inputs
-from whence.functional import Filter, ModelFn, functional, plain_attention
-from whence.losses import Loss, Metric, loss_named, metrics_named
-from whence.memory import bytes_per_row, free_bytes
+from whence.models.examples import Examples, Given, Inputs
+from whence.models.functional import Filter, ModelFn, functional, plain_attention
+from whence.models.losses import Loss, Metric, loss_named, metrics_named
+from whence.models.memory import bytes_per_row, free_bytes
+from whence.models.targets import Floats, by_target, higher_is_better
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
 Batched = bool | Literal["auto"]

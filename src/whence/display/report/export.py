@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whence.display.report.packing import Packed, pack
 from whence.outcomes import Outcomes
-from whence.report.packing import Packed, pack
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model, Part
 from whence.surrogates.combined import CombinedSurrogate

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import whence
-from whence.attribution import HELPS, HURTS, Attribution
+from whence.answers.attribution import HELPS, HURTS, Attribution
+from whence.answers.selection import Selection
 from whence.cli.console import decimals, direction, number, span
 from whence.errors import InputError, counted, some_of
-from whence.selection import Selection
 from whence.surrogates.choose import TRUST, Model, trust
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL

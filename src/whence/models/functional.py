@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from whence.errors import InputError, some_of
-from whence.examples import Inputs
+from whence.models.examples import Inputs
 
 Params = dict[str, Tensor]
 OutputFn = Callable[[Params, Inputs], Tensor]

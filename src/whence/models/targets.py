@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from whence.examples import Examples
+    from whence.models.examples import Examples
 
 Floats = NDArray[np.float64]
 LOWER_IS_BETTER = ("loss",)
@@ -54,7 +54,7 @@ def by_target(values: Mapping[str, Tensor], targets: Examples, *, per_query: boo
     Examples
     --------
     >>> import torch
-    >>> from whence.examples import Examples
+    >>> from whence.models.examples import Examples
     >>> queries = Examples.of({"law": (torch.zeros(2, 1), torch.zeros(2)), "code": (torch.zeros(1, 1), torch.zeros(1))})
     >>> losses = torch.tensor([[1.0, 3.0, 5.0]])
     >>> by_target({"loss": losses}, queries)
@@ -95,7 +95,7 @@ def higher_is_better(metrics: Iterable[str], targets: Examples, *, per_query: bo
     Examples
     --------
     >>> import torch
-    >>> from whence.examples import Examples
+    >>> from whence.models.examples import Examples
     >>> queries = Examples.of((torch.zeros(2, 1), torch.zeros(2)), "target")
     >>> higher_is_better(["loss", "accuracy"], queries, per_query=True)
     ('accuracy[0]', 'accuracy[1]')

@@ -1,7 +1,7 @@
 """Interactions: which pairs of tasks do more together, or less, than the sum of what each does.
 
 The score of a pair is the second difference g(k, l) − g(k) − g(l) + g(neither), averaged over the other tasks: the same
-effects as in attribution, one order up (:mod:`whence.effects`).
+effects as in attribution, one order up (:mod:`whence.answers.effects`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
-from whence.effects import Effects, as_model, pair_effects, rule_mixture
+from whence.answers.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
+from whence.answers.effects import Effects, as_model, pair_effects, rule_mixture
 from whence.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Interactions(Effects):
         return f"{self.kind} interactions ({self.how})\n{self.to_frame(top=10).to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        from whence.notebook import interactions_html
+        from whence.display.notebook import interactions_html
 
         return interactions_html(self)
 

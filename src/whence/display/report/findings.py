@@ -1,7 +1,7 @@
 """All numbers of a page, collected from a model into one document of plain values and packed arrays.
 
-The middle of the report: :mod:`whence.report.page` writes this document into the page, whose scripts draw it. Whatever
-costs a fit or a search happens here, once.
+The middle of the report: :mod:`whence.display.report.page` writes this document into the page, whose scripts draw it.
+Whatever costs a fit or a search happens here, once.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import numpy as np
 from sklearn.base import clone
 
 import whence
-from whence.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.answers.interactions import AGAINST, MOST_TASKS, TOGETHER, Interactions
 from whence.cli.console import UNCLEAR as UNCLEAR_WORD
 from whence.cli.console import decimals, direction
 from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
+from whence.display.report.answer import answer, recommended
+from whence.display.report.export import exported
+from whence.display.report.packing import pack
 from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
-from whence.interaction import AGAINST, MOST_TASKS, TOGETHER, Interactions
 from whence.outcomes import Outcomes
 from whence.progress import track
-from whence.report.answer import answer, recommended
-from whence.report.export import exported
-from whence.report.packing import pack
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
 from whence.surrogates.fused import trust_in_estimates
 

@@ -1,7 +1,7 @@
 """Attribution: what each task does to each target, as a pure function of a fitted surrogate.
 
 Scores are changes of the metric as measured; words say whether that is good. All rules are mixtures of one kind of
-effect (:mod:`whence.effects`), exact for product-kernel and additive surrogates, with the posterior std.
+effect (:mod:`whence.answers.effects`), exact for product-kernel and additive surrogates, with the posterior std.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.effects import EXACT, Effects, as_model, main_effects, rule_mixture
+from whence.answers.effects import EXACT, Effects, as_model, main_effects, rule_mixture
 from whence.errors import DataWarning, InputError
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -80,7 +80,7 @@ class Attribution(Effects):
         return f"{self.rule} attribution ({self.how})\n{self.to_frame().to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        from whence.notebook import attribution_html
+        from whence.display.notebook import attribution_html
 
         return attribution_html(self)
 

@@ -7,7 +7,7 @@
 ``Model.report(path)`` and ``whence report`` end here.
 """
 
-from whence.report.findings import collect
-from whence.report.page import check_place, write_page, write_report
+from whence.display.report.findings import collect
+from whence.display.report.page import check_place, write_page, write_report
 
 __all__ = ["check_place", "collect", "write_page", "write_report"]
