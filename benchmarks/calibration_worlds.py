@@ -14,6 +14,7 @@ import numpy as np
 SetFunction = Callable[[np.ndarray], np.ndarray]  # subsets (n, K) to values (n,)
 NOISE = 0.3  # std of a run relative to that of the function
 TRIALS = 20  # of a success rate
+SKEW = 0.7  # std of the logarithm of skewed outcomes
 BLOCK = 1 << 15
 
 
@@ -28,7 +29,7 @@ def pairs(K: int, rng: np.random.Generator) -> SetFunction:
 
 
 def product(K: int, rng: np.random.Generator) -> SetFunction:
-    factors = rng.normal(size=K) / np.sqrt(K) * 2
+    factors = rng.normal(size=K) / np.sqrt(K) * 1.4
     return lambda S: np.exp(S @ factors)
 
 
@@ -79,7 +80,7 @@ class World:
             [np.concatenate([f(S[i : i + BLOCK]) for i in range(0, len(S), BLOCK)]) for f in self.functions]
         )
         if self.outcome == "skewed":
-            return np.exp(f + NOISE**2 / 2)
+            return np.exp(SKEW * f + NOISE**2 / 2)
         return rate(f) if self.outcome == "success rates" else f
 
     def run(self, S: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -89,7 +90,7 @@ class World:
         if self.outcome == "success rates":
             return rng.binomial(TRIALS, rate(f)) / TRIALS
         if self.outcome == "skewed":
-            return np.exp(f + NOISE * noise)
+            return np.exp(SKEW * f + NOISE * noise)
         if self.outcome == "heavy-tailed":
             noise = rng.standard_t(3, size=f.shape) / np.sqrt(3)
         width = {"noiseless": 0.0, "heteroscedastic": NOISE * 2 * rate(f)}.get(self.outcome, NOISE)

@@ -62,7 +62,7 @@ def recommended(model: Model, target: int, scores: Attribution, *, seed: int = 0
 def _best_size(model: Model, target: int, scores: Attribution, sizes: Array) -> int:
     sign = 1 if model.maximize[target] else -1
     places = np.argsort(np.argsort(-sign * scores.scores[:, target], kind="stable"))
-    predicted = model.predict((places < sizes[:, None]).astype(np.float64))[:, target]
+    predicted = model.predict_quietly((places < sizes[:, None]).astype(np.float64))[:, target]
     return int(sizes[np.argmax(sign * predicted)])
 
 
@@ -196,7 +196,7 @@ def _everything(model: Model, target: int) -> dict[str, float] | None:
     measured = model.outcomes.values[same, target]
     measured = measured[~np.isnan(measured)]
     try:
-        predicted = float(model.predict(full)[0, target])
+        predicted = float(model.predict_quietly(full)[0, target])
     except InputError:
         predicted = math.nan
     return {"predicted": predicted, "measured": float(measured.mean()) if len(measured) else math.nan}
