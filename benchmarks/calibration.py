@@ -129,7 +129,7 @@ def judge_world(setting: Setting, repeat: int, rng: np.random.Generator) -> dict
         **quality(model, new),
         "Shapley values": inside(found.scores, found.std, values, slack_of(new)),
         "pairs": inside(pairs.scores[above], pairs.std[above], together[above], slack_of(new)),
-        "recommended": float(np.mean(chosen)),
+        "recommended": float(np.nanmean(chosen)),
         **beside,
     }
 
@@ -148,7 +148,7 @@ def judge_table(setting: Setting, tables: Path, rng: np.random.Generator) -> dic
             selection = whence.select(model, target=target)
             again = table.values[(table.subsets == selection.subset).all(1), t]
             chosen.append(held(selection, t, again))
-        scores["recommended"] = float(np.mean(chosen))
+        scores["recommended"] = float(np.nanmean(chosen))
     return scores
 
 
@@ -177,8 +177,10 @@ def slack_of(runs: whence.Outcomes) -> np.ndarray:
 
 
 def held(selection, t: int, again: np.ndarray) -> float:
-    """Return the share of new runs of the recommended subset in its 90% interval."""
-    return float(np.mean(np.abs(again - selection.predicted[t]) <= HALF_WIDTH * selection.std[t] + 1e-9))
+    """Return the share of new runs of the recommended subset in its 90% interval; NaN where there is none."""
+    again = again[~np.isnan(again)]
+    inside = (selection.low[t] - 1e-9 <= again) & (again <= selection.high[t] + 1e-9)
+    return float(inside.mean()) if len(again) else np.nan
 
 
 def estimated(setting: Setting, world: World, rng: np.random.Generator):

@@ -15,10 +15,12 @@ from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import LEVEL
 
-# Std of the prior of every coefficient of the curve, in standard deviations of a new run: none but small ones.
-PRIOR = 0.2
+# Std of the prior of the coefficients of the mean error, in standard deviations of a new run, and of the slope of the
+# logarithm of its variance. Set on simulated tables (benchmarks/calibration.py), where they make the expected outcome
+# right on average and its intervals hold.
+MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
 # The std at the chosen subset is at least this share of the typical one of held-out runs.
-LEAST_STD = 0.5
+LEAST_STD = 0.7
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
@@ -42,7 +44,8 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
             noise = _noise(model.outcomes.subsets[known], values)
             expected[t], own_width = _measured(values[own[known]], mean[own[known]][0], spread[own[known]][0], noise)
             width = max(width, own_width)
-        center, scale = mean.mean(), mean.std() or 1.0
+        # Where held-out predictions hardly differ, none of them is high.
+        center, scale = mean.mean(), max(mean.std(), 0.5 * np.median(spread))
         heights = np.append(mean, predicted[t])
         shift, stretch, freedom = _curve((values - mean) / spread, (heights - center) / scale)
         expected[t] += width * shift
@@ -54,11 +57,12 @@ def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
     """Return mean, std and degrees of freedom of the error at the last of the heights.
 
     Errors (n,) are those at the other heights, in standard deviations of a new run. Their mean is a parabola over the
-    height and the logarithm of their variance a line, both close to zero a priori; both are fitted in turn.
+    height and the logarithm of their variance a line, both close to zero a priori; both are fitted in turn. The mean is
+    counted as uncertain by as much as it is large.
     """
     basis = np.stack([np.ones_like(heights), heights, (heights**2 - 1) / 2], axis=1)
     X, x, U, u = basis[:-1], basis[-1], basis[:-1, :2], basis[-1, :2]
-    precision, prior = np.eye(3) / PRIOR**2, np.diag([1.0, 1 / PRIOR**2])
+    precision, prior = np.eye(3) / MEAN_PRIOR**2, np.diag([1.0, 1 / VARIANCE_PRIOR**2])
     information = U.T @ U / 2 + prior
     log_variance = np.zeros(2)
     for _ in range(50):
@@ -70,8 +74,9 @@ def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
         log_variance += np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-6:
             break
-    variance = np.exp(u @ log_variance) + x @ covariance @ x
-    return float(x @ mean), float(np.sqrt(variance)), 2 / float(u @ np.linalg.solve(information, u))
+    shift = float(x @ mean)
+    variance = np.exp(u @ log_variance) + x @ covariance @ x + shift**2
+    return shift, float(np.sqrt(variance)), 2 / float(u @ np.linalg.solve(information, u))
 
 
 def _measured(values: Array, held_out: float, std: float, noise: tuple[float, int]) -> tuple[float, float]:

@@ -294,24 +294,39 @@ def _greedy_swaps(
 
 
 def _moves(subset: Array, constraints: Constraints, goodness: Callable[[Array], Array]) -> Array:
-    """The allowed subsets one addition, removal or swap away; of very many swaps the most promising."""
+    """The allowed subsets one addition, removal or swap away; of very many swaps the most promising, also at once."""
     inside = np.flatnonzero((subset == 1) & (constraints.include == 0))
     outside = np.flatnonzero((subset == 0) & (constraints.exclude == 0))
     flips = np.concatenate([inside, outside])
     single = np.repeat(subset[None], len(flips), axis=0)
     single[np.arange(len(flips)), flips] = 1 - subset[flips]
     drop, add = (grid.ravel() for grid in np.meshgrid(inside, outside))
+    moves = [single]
     if len(drop) > SWAPS:
-        values = np.zeros(len(subset))
-        values[flips] = goodness(single)
+        promise = np.zeros(len(subset))
+        promise[flips] = goodness(single)
         affordable = subset @ constraints.costs + constraints.costs[add] - constraints.costs[drop] <= constraints.budget
-        best = np.argsort(-np.where(affordable, values[drop] + values[add], -np.inf), kind="stable")[:SWAPS]
+        best = np.argsort(-np.where(affordable, promise[drop] + promise[add], -np.inf), kind="stable")[:SWAPS]
         drop, add = drop[best], add[best]
+        moves.append(
+            _several(subset, *(tasks[np.argsort(-promise[tasks], kind="stable")] for tasks in (inside, outside)))
+        )
     swap = np.repeat(subset[None], len(drop), axis=0)
     swap[np.arange(len(drop)), drop] = 0
     swap[np.arange(len(drop)), add] = 1
-    moves = np.vstack([single, swap])
-    return np.asarray(moves[constraints.allow(moves)])
+    found = np.vstack([*moves, swap])
+    return np.asarray(found[constraints.allow(found)])
+
+
+def _several(subset: Array, drop: Indices, add: Indices) -> Array:
+    """The subsets that lose, gain or swap the first 2, 4, 8, … of the tasks to drop and to add."""
+    found = []
+    for count in 2 ** np.arange(1, int(np.log2(len(subset))) + 1):
+        for lost, gained in ((drop[:count], add[:0]), (drop[:0], add[:count]), (drop[:count], add[:count])):
+            moved = subset.copy()
+            moved[lost], moved[gained] = 0, 1
+            found.append(moved)
+    return np.array(found)
 
 
 def _starts(
