@@ -309,6 +309,30 @@ def test_select_gives_the_numbers_of_the_library(file, columns, model):
     assert [row["predicted"] for row in document["predictions"]] == pytest.approx(expected.predicted.tolist())
 
 
+def test_select_says_what_to_expect_of_the_best_of_many(file, columns, model):
+    expected = whence.select(model, target="loss")
+    rows = document_of("select", file, *columns, "--target", "loss")["predictions"]
+    for name in ("predicted", "expected", "low", "high"):
+        np.testing.assert_allclose([row[name] for row in rows], getattr(expected, name), rtol=1e-9)
+    assert "expected" in run("select", file, *columns, "--target", "loss").stdout
+
+
+def test_questions_outside_the_range_of_the_runs_are_named(tmp_path):
+    path = tmp_path / "runs.csv"
+    rng = np.random.default_rng(0)
+    rows = [",".join([*"abcdefghij", "loss"])]
+    for _ in range(20):
+        subset = np.isin(np.arange(10), rng.permutation(10)[:3]).astype(int)
+        rows.append(",".join(map(str, [*subset, 3 - subset.sum() - 0.1 * subset[0]])))
+    path.write_text("\n".join(rows))
+    asked = run("predict", path, "-O", "loss", "--subset", "a,b,c", "--subset", "a,b,c,d,e,f,g,h")
+    assert "1 of 2 subsets are outside the range of the runs (row 1: it has 8 tasks, and the runs 3)" in asked.stderr
+    assert len(document_of("select", path, "-O", "loss")["selected"]) == 3
+    wide = run("select", path, "-O", "loss", "--size", 8)
+    assert "it has 8 tasks, and the runs 3" in wide.stderr
+    assert "extrapolation" not in run("select", path, "-O", "loss").stderr
+
+
 def test_select_keeps_to_a_budget_and_selects_by_attribution(file, columns, model):
     options = ["--target", "loss", "--cost", "code=2,math=3", "--cost", "law=1", "--budget", 2]
     costs = {"code": 2, "math": 3, "law": 1}

@@ -19,7 +19,7 @@ from whence.surrogates.posterior import LEVEL
 # logarithm of its variance. Set on simulated tables (benchmarks/calibration.py), where they make the expected outcome
 # right on average and its intervals hold.
 MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
-# The std at the chosen subset is at least this share of the typical one of held-out runs.
+# The std at the chosen subset is at least this share of the typical one of held-out runs predicted about as high.
 LEAST_STD = 0.7
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
@@ -39,7 +39,8 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
         if len(values) < FEWEST_HELD_OUT:
             half_width[t] = std[t] * _student(model.n_subsets - 2)
             continue
-        width = max(std[t], LEAST_STD * np.median(spread))
+        alike = np.argsort(np.abs(mean - predicted[t]), kind="stable")[: max(FEWEST_HELD_OUT, len(mean) // 4)]
+        width = max(std[t], LEAST_STD * np.median(spread[alike]))
         if own[known].any():
             noise = _noise(model.outcomes.subsets[known], values)
             expected[t], own_width = _measured(values[own[known]], mean[own[known]][0], spread[own[known]][0], noise)

@@ -268,15 +268,20 @@ def loo_correlation(scores: ArrayLike, outcomes: Outcomes, *, kind: str = "pears
 
 def predictions(model: Any, held_out: Outcomes) -> Floats:
     """Predictions of shape (m, T), from a model or as given."""
-    predicted = model.predict(held_out.subsets) if hasattr(model, "predict") else model
+    predicted = _asked(model)(held_out.subsets) if hasattr(model, "predict") else model
     return checked(predicted, held_out.values.shape)
 
 
 def predictions_with_std(model: Any, held_out: Outcomes) -> tuple[Floats, Floats]:
     """Predictions and their standard deviation, both of shape (m, T)."""
-    predicted, std = model.predict(held_out.subsets, return_std=True)
+    predicted, std = _asked(model)(held_out.subsets, return_std=True)
     shape = held_out.values.shape
     return checked(predicted, shape), shaped(std, shape, "The standard deviations")
+
+
+def _asked(model: Any) -> Any:
+    """The model's way to predict; runs that were made need no warning that they are unlike the others."""
+    return getattr(model, "predict_quietly", model.predict)
 
 
 def has_std(model: Any) -> bool:

@@ -15,6 +15,7 @@ from scipy.spatial.distance import cdist, pdist
 
 from whence.errors import DataWarning, counted
 from whence.outcomes.table import distinct_rows
+from whence.surrogates.coordinates import is_binary
 from whence.surrogates.kernels import Array
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class Range:
     runs: Array  # (d, K) distinct
     smallest: float
     largest: float
-    slack: float  # one standard deviation of the sizes
+    slack: float  # by how much sizes may differ and still be like those of the runs
     least: Array  # (K,)
     most: Array  # (K,)
     spacing: float  # the typical distance between two runs
@@ -48,18 +49,20 @@ class Range:
         sample = runs[np.random.default_rng(0).permutation(len(runs))[:SAMPLE]]
         spacing = np.median(pdist(sample, "cityblock"))
         slack = float(sizes.std() + 1e-6 * sizes.max())
+        if is_binary(runs) and np.ptp(sizes) > 0:
+            slack = max(slack, 1.0)
         return cls(runs, sizes.min(), sizes.max(), slack, runs.min(0), runs.max(0), float(spacing))
 
     @property
     def binary(self) -> bool:
-        return bool(np.isin(self.runs, (0.0, 1.0)).all())
+        return is_binary(self.runs)
 
     def reasons(self, S: Array, task_names: tuple[str, ...]) -> list[str]:
         """Return for each subset why it is outside the range, "" where it is inside.
 
         Outside are: a task that no run had or lacking one that every run had, more or fewer tasks (or total weight)
-        than in the runs by more than one standard deviation, a weight beyond the runs' by half their span, and a
-        subset that is farther from every run than runs typically are from each other.
+        than in the runs by more than a standard deviation (and one task), a weight beyond the runs' by half their span,
+        and a subset that is farther from every run than runs typically are from each other.
         """
         sizes, half = S.sum(1), 0.5 * (self.most - self.least) + 1e-9
         beyond = np.maximum(S - self.most - half, self.least - half - S)
@@ -99,7 +102,7 @@ def outside(model: Model, S: Array, std: Array | None = None) -> list[str]:
     reasons = model.range.reasons(S, model.task_names)
     if std is None:
         return reasons
-    greatest = np.fmax.reduce(model.held_out()[1], axis=0)
+    greatest = np.fmax.reduce(model.held_out()[1], axis=0, initial=np.nan)
     uncertain = (std > UNCERTAIN * greatest).mean(1) > 0.5
     return [
         reason or ("the runs do not determine it" if u else "") for reason, u in zip(reasons, uncertain, strict=True)
