@@ -34,6 +34,7 @@ docs: $(VENV)/docs
 
 bench: $(VENV)/bench
 	$(BIN)/python benchmarks/surrogates.py
+	$(BIN)/python benchmarks/calibration.py
 	$(BIN)/python benchmarks/speed_core.py
 	$(BIN)/python benchmarks/measure.py
 	$(BIN)/python benchmarks/retraining.py
