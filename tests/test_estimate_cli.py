@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, Workload, checked_problem, make_estimator, prices, recommend, workload
-from whence.models.problem import Problem
+from whence.estimators.ladder import METHODS, Setup, Workload, make_estimator, prices, recommend, workload
 
 EXPERIMENT = """
 import torch, whence
@@ -28,33 +27,38 @@ def problem():
     def group(k, n=12):
         inputs = centers[k] + torch.randn(n, 5)
         return inputs, (inputs.sum(1) > 0).long()
-    return {
-        "model": nn.Linear(5, 2),
-        "tasks": {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])},
-        "targets": {"val": group(0, 8), "test": group(1, 8)},
-        "recipe": whence.Recipe(steps=6, lr=0.05, batch_size=4),
-        "metrics": ["loss", "accuracy"],
-    }
+    tasks = {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])}
+    targets = {"val": group(0, 8), "test": group(1, 8)}
+    made = whence.Problem(nn.Linear(5, 2), tasks, targets, metrics=["loss", "accuracy"])
+    return made, whence.Recipe(steps=6, lr=0.05, batch_size=4)
 
 def without_recipe():
-    given = problem()
-    del given["recipe"]
-    return given
+    return problem()[0]
 
 def nothing():
     return None
 
-def no_targets():
+def a_mapping():
     return {"model": nn.Linear(5, 2), "tasks": {}}
 
 def misspelt():
-    return {**problem(), "metric": "loss"}
+    return *problem(), {"merg": {"early": 0.5}}
+
+def no_options():
+    return *problem(), 0.5
+
+def no_recipe():
+    return problem()[0], {"steps": 6}
+
+def wrong_labels():
+    inputs = torch.zeros(2, 5)
+    return whence.Problem(nn.Linear(5, 2), (inputs, torch.tensor([0, 7])), (inputs, torch.tensor([0, 1])))
 
 def broken():
     raise RuntimeError("no data here")
 
 def slower():
-    return {**problem(), "merge": {"early": 0.5}}
+    return *problem(), {"merge": {"early": 0.5}}
 """
 WORK = Workload(25, 5000, 900, 100, n_params=400_000, n_trained=400_000, run_examples=100 * 128, steps=100)
 
@@ -89,18 +93,16 @@ class Counting(nn.Linear):
         return super().forward(inputs)
 
 
-def counted_problem():
+def counted_setup(recipe=None, *, params=None, **options):
     generator = torch.Generator().manual_seed(0)
 
     def group(n):
         return torch.randn(n, 3, generator=generator), torch.randint(0, 2, (n,), generator=generator)
 
-    return {
-        "model": Counting(3, 2),
-        "tasks": {"a": group(10), "b": group(6), "c": group(8)},
-        "targets": group(7),
-        "recipe": whence.Recipe(steps=5, batch_size=4),
-    }
+    tasks = {"a": group(10), "b": group(6), "c": group(8)}
+    problem = whence.Problem(Counting(3, 2), tasks, group(7), params=params)
+    options = {method.replace("_", "-"): given for method, given in options.items()}
+    return Setup(problem, recipe or whence.Recipe(steps=5, batch_size=4), options)
 
 
 def passes(estimator, n):
@@ -119,13 +121,13 @@ def passes(estimator, n):
 
 @pytest.mark.parametrize("method", ["one-step", "merge"])
 def test_a_subset_takes_the_queries_once_there_are_vectors(method):
-    problem = counted_problem()
+    problem = counted_setup()
     each = prices(workload(problem))[method].each
     assert passes(make_estimator(problem, method, batched=False), 4) == 4 * (each - 3)  # less the sum of three vectors
 
 
 def test_a_true_run_takes_its_batches_and_the_queries():
-    problem = counted_problem()
+    problem = counted_setup()
     price = prices(workload(problem))["retrain"]
     forward = passes(make_estimator(problem, "retrain", batched=False), 4) / 4
     assert forward == 5 * 4 + 7
@@ -134,7 +136,7 @@ def test_a_true_run_takes_its_batches_and_the_queries():
 
 
 def test_merging_takes_a_run_for_each_task():
-    problem = counted_problem()
+    problem = counted_setup()
     vectors = make_estimator(problem, "merge", batched=False)
     before = Counting.passed
     _ = vectors.vectors
@@ -142,7 +144,7 @@ def test_merging_takes_a_run_for_each_task():
 
 
 def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
-    problem = {**counted_problem(), "merge": {"merge": "outputs", "early": 0.4}}
+    problem = counted_setup(merge={"merge": "outputs", "early": 0.4})
     vectors, price = make_estimator(problem, "merge", batched=False), prices(workload(problem))["merge"]
     before = Counting.passed
     _ = vectors.vectors
@@ -157,15 +159,11 @@ def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
 
 def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
     """What is left of its price are the features, of every example at three points along every direction."""
-    problem = {**counted_problem(), "gradex_along": {"rank": 12}}
+    problem = counted_setup(gradex_along={"rank": 12})
 
-    def forward_of(make):
-        before = Counting.passed
-        make()
-        return Counting.passed - before
-
-    checks = forward_of(lambda: Problem(problem["model"], problem["tasks"], problem["targets"], batched=False))
-    forward = forward_of(lambda: make_estimator(problem, "gradex-along")) - 2 * checks  # of the run, and of the points
+    before = Counting.passed
+    make_estimator(problem, "gradex-along")
+    forward = Counting.passed - before
     run, ways, loss = 5 * 4, 3 * 24, 24  # W₀ and two points: 12 directions of 3 tasks, plain and as AdamW scales them
     assert forward == run + ways + loss
     features = 3 * (24 + 7) * (1 + 2 * 12)
@@ -173,17 +171,16 @@ def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
 
 
 def test_the_workload_is_that_of_the_problem():
-    problem = counted_problem()
+    problem = counted_setup()
     expected = Workload(3, 24, 7, 2, n_params=8, n_trained=8, rank=8, along_rank=8, run_examples=20, steps=5)
     assert workload(problem) == expected
-    full_batches = {**problem, "recipe": whence.Recipe(steps=5, batch_size=None), "params": "bias"}
-    found = workload(full_batches)
+    found = workload(counted_setup(whence.Recipe(steps=5, batch_size=None), params="bias"))
     assert (found.run_examples, found.n_trained) == (5 * 24, 2)
-    assert workload({**problem, "gradex": {"rank": 4}}).rank == 4
-    assert workload({**problem, "gradex_along": {"rank": 5}}).along_rank == 5
+    assert workload(counted_setup(gradex={"rank": 4})).rank == 4
+    assert workload(counted_setup(gradex_along={"rank": 5})).along_rank == 5
 
 
-def test_the_ladder_goes_from_cheap_to_dear():
+def test_the_ladder_goes_from_cheap_to_expensive():
     found = prices(WORK)
     assert list(found) == list(METHODS)
     totals = [found[method].total(500) for method in ("one-step", "merge", "retrain")]
@@ -243,19 +240,31 @@ def test_short_runs_are_left_to_one_step_and_nothing_is_trained_without_a_recipe
 
 
 def test_options_of_a_method_reach_its_estimator():
-    problem = checked_problem({**counted_problem(), "merge": {"early": 0.4}, "one_step": {"preconditioner": "none"}})
+    recipe = whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting="task")
+    problem = counted_setup(recipe, merge={"early": 0.4}, one_step={"scale": 0.5})
     assert make_estimator(problem, "merge").steps == 2
-    assert make_estimator(problem, "one-step").preconditioner == "none"
+    assert make_estimator(problem, "one-step").scale == 0.5
     with pytest.raises(InputError, match=r"There is no method 'merging'\. Did you mean 'merge'\?"):
         make_estimator(problem, "merging")
+
+
+def test_every_method_weights_tasks_as_the_recipe_does():
+    for weighting in ("sample", "task"):
+        setup = counted_setup(whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting=weighting))
+        for method in set(METHODS) - {"retrain"}:
+            assert make_estimator(setup, method).weighting == weighting
+        assert str(make_estimator(setup, "one-step").optimizer) == "sgd"
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nothing", "exp.py:nothing: The function must return a mapping with 'model', 'tasks', 'targets'"),
-        ("no_targets", "The problem must have 'model', 'tasks' and 'targets'. There is no 'targets'."),
-        ("misspelt", "A problem has no 'metric'. Did you mean 'metrics'?"),
+        ("nothing", "exp.py:nothing: The function must return a whence.Problem, or (problem, recipe), or"),
+        ("a_mapping", "Got dict instead."),
+        ("misspelt", "There is no method 'merg' to give options to. Did you mean 'merge'?"),
+        ("no_options", "The options must be a mapping by method. Got float instead."),
+        ("no_recipe", "The recipe must be a whence.Recipe or None. Got dict instead."),
+        ("wrong_labels", "exp.py:wrong_labels: Labels of the tasks must be from 0 to 1, one per output. Got 7."),
         ("broken", "exp.py:broken: cannot be called (RuntimeError: no data here)"),
         ("absent", "there is no 'absent' in it"),
     ],
@@ -308,7 +317,7 @@ def test_every_method_fills_a_table_that_can_be_fused(method, folder):
 def _problem_of(folder):
     space: dict = {}
     exec((folder / "exp.py").read_text(), space)
-    return space["problem"]()
+    return Setup.of(space["problem"]())
 
 
 def test_it_goes_on_where_it_stopped_and_with_the_same_vectors(folder):
@@ -361,7 +370,7 @@ def test_a_design_and_a_file_of_subsets_are_taken(folder):
         (["exp.py:problem", "--method", "merge"], "Say where the estimates go, as in -o cheap/."),
         (
             ["exp.py:without_recipe", "--method", "merge", "-o", "cheap"],
-            "The method 'merge' trains: the problem must have a 'recipe', a whence.Recipe.",
+            "The method 'merge' trains: return a recipe beside the problem, (problem, recipe).",
         ),
         (["exp.py:problem", "--method", "one-step", "-d", "fixed:9", "-o", "cheap"], "9"),
         (["exp.py:problem", "--method", "one-step", "-o", "cheap", "--truth", "none.csv"], "none.csv"),

@@ -25,10 +25,10 @@ def concerns(merged: Merged) -> list[str]:
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from whence.estimators.merge import Recipe, TaskVectors
+    >>> from whence import Problem, Recipe, TaskVectors
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"right": (inputs, labels), "wrong": (inputs[:1], 1 - labels[:1])}
-    >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=60, lr=0.1))
+    >>> vectors = TaskVectors(Problem(nn.Linear(4, 2), tasks, (inputs, labels)), Recipe(steps=60, lr=0.1))
     >>> concerns(vectors)[0]
     'On 1 of 2 tasks (wrong), the merge of all is worse than the untrained model: their vectors interfere.'
     """

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -91,6 +92,33 @@ class Linearization:
             raise InputError(f"The rank must be from 1 to {self.rank}, as linearised. Got {rank}.")
         features = self.features[:, :, :rank] * ((self.rank / rank) ** 0.5 if rescale else 1.0)
         return Linearization(self.outputs, features, self.examples, self.route)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """How the features of GradEx and TRAK are computed and kept: for speed and memory.
+
+    Parameters
+    ----------
+    route : {"auto", "forward", "reverse", "factored"}
+        Which way to the projected gradients; see `whence.gradients.routes`.
+    examples : int or None
+        Examples of each task that features are made of, drawn at random; all if None. Features take most of the time,
+        and a few examples per task often say as much as all.
+    precision : {"float32", "bfloat16"}
+        Of the forward passes.
+    store : path, optional
+        Folder to keep the features in, if they are larger than memory or are needed again.
+    """
+
+    route: str = "auto"
+    examples: int | None = None
+    precision: str = "float32"
+    store: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise InputError(f"The 'examples' parameter of Features must be 1 or more. Got {self.examples} instead.")
 
 
 ROWS = 256  # examples per pass, and in a block of a store
