@@ -92,10 +92,10 @@ def source_scores(
     lengths = np.asarray(steps)
     if lengths.shape != (len(parts),) or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise InputError(f"The 'steps' of SOURCE must be a whole number above 0 for each segment. Got {steps!r}.")
+    (end,) = points_of(problem, [])
     shares = shares_of(problem, weighting)
     some = curvature_examples(problem, examples, seed)
     weights = example_weights(some, shares)
-    (end,) = points_of(problem, [])
     order = list(zip(parts, rates, lengths.tolist(), strict=True))
     # Functions of the curvature go either to the targets' gradients, carried backwards, or to the tasks' and to what
     # earlier segments have pushed, carried forwards: whichever are fewer vectors.
