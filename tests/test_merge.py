@@ -721,11 +721,14 @@ def test_runs_that_leave_a_task_out_see_batches_of_all_tasks_in_which_it_does_no
 def test_what_cannot_be_merged_is_refused():
     model, (tasks, target) = make("mlp"), data()
     for options, message in (
-        ({"merge": "output"}, "nothing called 'output' to merge. Did you mean 'outputs'"),
+        (
+            {"merge": "output"},
+            "'merge' parameter of TaskVectors must be one of weights, outputs, .* Got 'output' instead",
+        ),
         ({"merge": "outputs", "scale": {"3.*": 2.0}}, "by parameter name are of merged weights, and not of outputs"),
         ({"merge": "probabilities", "background": 0.5}, "for runs on single tasks"),
         ({"merge": "probabilities", "runs": "left out"}, "for runs on single tasks"),
-        ({"runs": "left"}, "There are no runs 'left'. Did you mean 'left out'"),
+        ({"runs": "left"}, "'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got 'left' instead"),
         ({"runs": "left out", "background": 0.5}, "leave 'background' at 0"),
     ):
         with pytest.raises(InputError, match=message):
@@ -733,7 +736,7 @@ def test_what_cannot_be_merged_is_refused():
     numbers = {name: (inputs, inputs[:, :CLASSES]) for name, (inputs, _) in tasks.items()}
     with pytest.raises(InputError, match="merge outputs instead"):
         TaskVectors(Problem(model, numbers, numbers["task 0"], loss="squared"), RECIPE, merge="probabilities")
-    with pytest.raises(InputError, match="take two tasks or more"):
+    with pytest.raises(InputError, match="need two tasks or more"):
         TaskVectors(Problem(model, {"a": tasks["task 0"]}, target), RECIPE, runs="left out")
 
 
@@ -819,7 +822,7 @@ def test_measured_it_is_a_table(kind):
 
 def test_bad_input_is_refused():
     model, (tasks, target) = make("mlp"), data()
-    with pytest.raises(InputError, match="no weighting 'average' of tasks"):
+    with pytest.raises(InputError, match="'weighting' parameter must be 'sample' or 'task'"):
         TaskVectors(Problem(model, tasks, target), RECIPE, weighting="average")
     with pytest.raises(InputError, match=r"'early' share of steps must be above 0 and at most 1. Got 0"):
         TaskVectors(Problem(model, tasks, target), RECIPE, early=0)

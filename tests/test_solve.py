@@ -157,7 +157,7 @@ def test_certificates_are_of_the_answer():
 def test_penalties_that_leave_no_best_update_are_refused():
     with pytest.raises(InputError, match="'l2' penalty must be positive"):
         solve(linear_of("squared"), shares_in(linear_of("squared"), SUBSETS), LOSSES["squared"], l2=0.0)
-    with pytest.raises(InputError, match="'task' or 'sample'"):
+    with pytest.raises(InputError, match="'sample' or 'task'"):
         shares_in(linear_of("squared"), SUBSETS, "equal")
 
 

@@ -1,4 +1,4 @@
-"""What speaks against merging: failures that the vectors and the tasks' own examples give away, without a true run."""
+"""Signs that a merge is not to be trusted, from the vectors and the tasks' own examples, without a true run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEARNED = 0.02  # of the loss of the untrained model, below which runs on all ta
 APART = 1.2  # times the loss of single runs on all tasks, from which their merge has left the place where they are
 WORSE = 1.02  # times the loss of the untrained model, from which a task counts as worse off
 SHORTER = "Stop them earlier, or train each on its own task alone (background=0)."
-FEW = 0.25  # share of the tasks that moves a row, below which averaging waters it down
+FEW = 0.25  # share of the tasks that moves a row, below which averaging dilutes it
 
 
 def concerns(merged: Merged) -> list[str]:
@@ -88,7 +88,7 @@ def _moved_by_few(vectors: Vectors, names: tuple[str, ...]) -> list[str]:
     """Matrices of which most of the movement is in rows that few tasks move.
 
     Of the lengths r_k of a row's movement by each of K tasks, (Σ r)² / (K Σ r²) is the share of tasks that move it: 1/K
-    where one does, and 1 where all do alike.
+    where one does, and 1 where all do equally.
     """
     few = []
     for name in names if len(vectors) > 2 else ():

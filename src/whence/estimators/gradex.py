@@ -42,7 +42,7 @@ from whence.models.losses import Logistic, Loss, Squared, metrics_named
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
-from whence.models.sampling import task_shares
+from whence.models.sampling import check_weighting, task_shares
 from whence.models.targets import by_target
 from whence.outcomes import Outcomes
 
@@ -129,6 +129,7 @@ class GradEx:
         seed: int = 0,
         tol: float = 1e-7,
     ) -> None:
+        check_weighting(weighting)
         self.points = points_of(problem, checkpoints)
         some = features.examples
         self.examples = problem.tasks if some is None else problem.tasks.sample(some, seed)
@@ -355,7 +356,7 @@ def _differences(origin: Params, params: Params) -> Params:
 def _margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
     """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
     if isinstance(problem.loss, Squared):
-        raise InputError("A margin is that of a class: of='margin' does not go with the squared loss.")
+        raise InputError("Only classes have margins: of='margin' does not go with the squared loss.")
     if "accuracy" in problem.metrics:
-        raise InputError("Which class is likeliest is not known from the margin: use of='outputs' for the accuracy.")
+        raise InputError("The most likely class is not known from the margin: use of='outputs' for the accuracy.")
     return Logistic(), metrics_named(list(problem.metrics), Logistic())

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from whence.arrays import Floats
-from whence.errors import InputError, did_you_mean, some_of
+from whence.errors import InputError, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
 from whence.estimators.merged import Merged, Scale
 from whence.gradients.store import fingerprint
@@ -130,13 +130,15 @@ class TaskVectors(Merged):
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
         if runs not in RUNS:
-            raise InputError(f"There are no runs {runs!r}. {did_you_mean(str(runs), RUNS)}")
+            raise InputError(
+                f"The 'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got {runs!r} instead."
+            )
         if runs == "left out" and background:
             raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
         stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
         super().__init__(stack, weighting=weighting or recipe.weighting, scale=scale, seed=seed)
         if runs == "left out" and len(problem.task_names) < 2:
-            raise InputError("Runs that leave a task out take two tasks or more.")
+            raise InputError("Runs that leave a task out need two tasks or more.")
         self.recipe, self.runs, self.background, self.early, self.path = recipe, runs, background, early, path
         self.merge: Merge = self._checked_merge(merge)
         self._known: dict[Examples, Tensor] = {}
@@ -161,7 +163,9 @@ class TaskVectors(Merged):
 
     def _checked_merge(self, merge: Any) -> Merge:
         if merge not in MERGES:
-            raise InputError(f"There is nothing called {merge!r} to merge. {did_you_mean(str(merge), MERGES)}")
+            raise InputError(
+                f"The 'merge' parameter of TaskVectors must be one of {', '.join(MERGES)}. Got {merge!r} instead."
+            )
         if merge != "weights" and isinstance(self._scale, Mapping):
             raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":

@@ -26,7 +26,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
@@ -37,8 +37,8 @@ from whence.models.functional import ModelFn
 from whence.models.losses import Metric
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.models.problem import State
-from whence.models.recipe import CHOICES, Recipe, Weighting
-from whence.models.sampling import draw_batches, task_shares
+from whence.models.recipe import Recipe, Weighting
+from whence.models.sampling import check_weighting, draw_batches, task_shares
 from whence.models.stack import Stack, side_by_side, unstacked
 from whence.models.targets import by_target, joined, single
 from whence.outcomes import Outcomes
@@ -76,9 +76,7 @@ class Merged(ABC):
     whole_runs: bool
 
     def __init__(self, stack: Stack, *, weighting: Weighting, scale: Scale | None, seed: int) -> None:
-        if weighting not in CHOICES["weighting"]:
-            told = did_you_mean(str(weighting), CHOICES["weighting"])
-            raise InputError(f"There is no weighting {weighting!r} of tasks. {told}")
+        check_weighting(weighting)
         self.stack, self.problem, self.weighting, self.seed = stack, stack.problem, weighting, seed
         self._scale = None if scale is None else self._checked(scale)
         problem = self.problem
@@ -240,9 +238,7 @@ class Merged(ABC):
             for pattern, value in scale.items():
                 if not any(fnmatch(name, pattern) for name in self.problem.trained):
                     known = some_of(self.problem.trained)
-                    raise InputError(
-                        f"No trained parameter is named {pattern!r} as a scale has it. There are: {known}."
-                    )
+                    raise InputError(f"No trained parameter is named {pattern!r}, as in the scale. There are: {known}.")
                 self._checked(value)
             return dict(scale)
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not np.isfinite(scale):

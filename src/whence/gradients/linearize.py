@@ -157,7 +157,7 @@ def linearize(
     precision : {"float32", "bfloat16"}
         Of the forward pass; features are float32.
     store : path, optional
-        Folder to keep the features in, where they are larger than memory or shall survive; taken up if it exists.
+        Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
     batch_size : int, optional
         Examples per pass; fewer are taken where memory is short.
     what : str
@@ -234,7 +234,7 @@ def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, 
         first, again, rtol=1e-3, atol=1e-5, equal_nan=True
     ):
         raise InputError(
-            f"The model gives other outputs when it sees the same {what} again: switch off what is random in it "
+            f"The model is not deterministic: two passes over the same {what} differ. Switch off what is random in it "
             "(dropout called as a function, sampling, noise)."
         )
     return first.shape[1]

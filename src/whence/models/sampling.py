@@ -19,6 +19,12 @@ Draws = Literal["own", "shared", "reweighted"]
 DRAWS_AT_ONCE = 1 << 20
 
 
+def check_weighting(weighting: str) -> None:
+    """Refuse what is not a weighting of tasks."""
+    if weighting not in ("sample", "task"):
+        raise InputError(f"The 'weighting' parameter must be 'sample' or 'task'. Got {weighting!r} instead.")
+
+
 def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     """Weight of each example of each task, (m, K); those of all examples of a subset add up to one.
 
@@ -38,8 +44,7 @@ def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "sample")
     array([[0.2, 0.2]])
     """
-    if weighting not in ("task", "sample"):
-        raise InputError(f"The 'weighting' must be 'task' or 'sample'. Got {weighting!r}.")
+    check_weighting(weighting)
     per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
     total = (per_example * sizes).sum(axis=1, keepdims=True)
     shares: Floats = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
