@@ -14,6 +14,31 @@ from whence.models.examples import Examples, Given
 from whence.models.functional import Filter, functional
 from whence.models.points import Checkpoint, state_of
 
+LINEAR = 1e-3  # relative error of the linear model up to which it is the model itself, in single precision
+EXAMPLES = 8  # that are enough to tell
+
+
+def is_linear(model: nn.Module, examples: Given, *, params: Filter = None) -> bool:
+    """Whether the outputs are linear in the chosen parameters, as those of a head are: a large random step tells.
+
+    Examples
+    --------
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    >>> examples = (torch.randn(5, 3), torch.zeros(5))
+    >>> is_linear(model, examples), is_linear(model, examples, params="2.*")
+    (False, True)
+    """
+    rows = Examples.of(examples, "examples")
+    few = rows.rows(slice(0, EXAMPLES))
+    _, start = functional(model, params)
+    generator = torch.Generator().manual_seed(0)
+    moved = {
+        name: value
+        + torch.randn(value.shape, generator=generator).to(value) * (float(value.square().mean()) ** 0.5 or 1.0)
+        for name, value in start.items()
+    }
+    return bool(linearization_error(model, moved, few, params=params, relative_to="change").max() < LINEAR)
+
 
 def linearization_error(
     model: nn.Module, trained: Checkpoint, examples: Given, *, params: Filter = None, relative_to: str = "outputs"
