@@ -19,7 +19,7 @@ others; "perfect" is what the noise of the seeds leaves to an estimator that kno
 
 Runs are merged by their weights, or by their outputs, probabilities or outcomes (`TaskVectors(merge=…)`); each run is
 on a single task, with all tasks in a share of its batches (background), or on all tasks but its own (left out). What is
-merged of the same runs otherwise than by weights is fused together. Costs are those of `whence estimate`, for 500
+merged of the same runs otherwise than by weights is fused together. Costs count passes (`passes.py`), for 500
 subsets, in true runs. Seconds are those that all estimates took, with the training of the runs that they need.
 """
 
@@ -42,8 +42,9 @@ import torch
 
 import whence
 from newsgroups import Newsgroups
+from passes import prices, workload
 from truth import BATCH, Setting, load_pretrained
-from whence.estimators.ladder import Setup, prices, workload
+from whence.estimators.ladder import Setup
 from whence.evaluation import noise_ceiling
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate

@@ -507,15 +507,15 @@ def test_source_along_negative_curvature_is_stopped():
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized):
+@pytest.mark.parametrize("seed", range(3))
+def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized, seed):
     tasks, target = regression(d=3)
     w = ridge(tasks, np.ones(4), 0.0, "task", True)
-    beta, damping, epsilon = 24.0, 0.2, 0.01
+    beta, damping, epsilon = 24.0, 0.2, 0.02  # a step long enough for plain SGLD to be off by several std
     pieces = [(X.T @ X / len(y), X.T @ (X @ w - y) / len(y)) for X, y in (*tasks.values(), target)]
     H = sum(hessian for hessian, _ in pieces[:-1]) / 4
     A = beta * (H + damping * np.eye(3))
-    # What the discrete chain x ← (1 − εA/2)x + √ε ξ is stationary under.
-    S = np.linalg.inv(A - epsilon * A @ A / 4)
+    S = np.linalg.inv(A)
 
     def covariance(a, b):
         return a[1] @ S @ b[1] + 0.5 * np.trace(a[0] @ S @ b[0] @ S)
@@ -524,8 +524,8 @@ def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized):
     expected = -beta / 4 * (each - each.mean() if normalized else each)
     sampler = Langevin(beta=beta, damping=damping, chains=300, draws=60, thin=5, step_size=epsilon)
     problem = Problem(linear(w), tasks, target, loss="squared")
-    found = bif_scores(problem, sampler=sampler, normalized=normalized, weighting="task")
-    assert (np.abs(found.coef_[:, 0] - expected) < 4 * found.coef_std_[:, 0]).all()
+    found = bif_scores(problem, sampler=sampler, normalized=normalized, weighting="task", seed=seed)
+    assert (np.abs(found.coef_[:, 0] - expected) < 3 * found.coef_std_[:, 0]).all()
     assert (found.coef_std_[:, 0] < 0.1 * np.abs(expected).max()).all()
     assert found.diagnostics["r_hat"] < 1.05
     assert 300 < found.diagnostics["effective_draws"] <= 300 * 60 * 5

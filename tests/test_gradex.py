@@ -94,6 +94,37 @@ def test_for_a_model_that_is_linear_it_is_retraining(loss, weighting):
         np.testing.assert_allclose(row, expected, rtol=2e-3, atol=2e-5)  # features are float32
 
 
+@pytest.mark.parametrize(("n_in", "n_out", "bias"), [(64, 10, True), (64, 10, False), (5, 3, True), (3, 40, True)])
+def test_for_a_linear_head_it_is_retraining_with_default_settings(n_in, n_out, bias):
+    g = torch.Generator().manual_seed(n_in + n_out)
+    torch.manual_seed(1)
+    model, slope = nn.Linear(n_in, n_out, bias=bias), torch.randn(n_in, n_out, generator=g)
+
+    def group(n):
+        x = torch.randn(n, n_in, generator=g).abs()
+        return x, (x @ slope + torch.randn(n, n_out, generator=g)).argmax(1)
+
+    tasks, target = {f"t{k}": group(20 + 5 * k) for k in range(K)}, group(30)
+    gradex = GradEx(Problem(model, tasks, target, per_query=True))
+    found = gradex.batch(SUBSETS)["loss"]
+    (member,) = gradex.members
+    d = sum(value.numel() for value in model.parameters())
+    assert member.tasks.rank == d
+    assert f"{d} of {d} directions" in gradex.provenance["gradex"]
+    double = [{name: (x.double(), y) for name, (x, y) in tasks.items()}, (target[0].double(), target[1])]
+    for row, subset in zip(found, SUBSETS, strict=True):
+        expected = retrained(model.double(), *double, subset, "cross_entropy", member.l2, gradex.weighting)
+        np.testing.assert_allclose(row, expected, rtol=0, atol=0.01 * expected.std())  # the solver stops near it
+
+
+@pytest.mark.parametrize("n_out", [10, 700])
+def test_what_is_really_spanned_is_told(n_out):
+    x, y = torch.randn(20, 64), torch.zeros(20, dtype=torch.long)
+    gradex = GradEx(Problem(nn.Linear(64, n_out), {"a": (x, y)}, (x, y)), projection="kronecker")
+    told = {10: "510 of 650 directions", 700: "512 of 45500 directions"}
+    assert gradex.provenance["gradex"].startswith(told[n_out])
+
+
 def test_the_margin_of_two_classes_is_retraining_too():
     torch.manual_seed(1)
     model = nn.Linear(D, 2).double()
@@ -344,7 +375,8 @@ def test_the_first_order_error_by_its_definition():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"rank": 100_000}, "from 1 to the number of parameters, 147"),
+        ({"rank": 0}, "from 1 to the number of parameters, 147"),
+        ({"rank": 100_000, "projection": "gaussian"}, "from 1 to the number of parameters, 147"),
         ({"projection": "gauss"}, "no projection 'gauss'. Did you mean 'gaussian'"),
         ({"projection": Gaussian(5), "n_projections": 2}, "name their kind"),
         ({"params": "3.*"}, "no parameter named '3.\\*'"),

@@ -6,7 +6,10 @@ changes the expected loss of a target by a covariance, exactly:
     dE[F]/ds_k = −β p_k Cov(F, ℓ_k − L).
 
 No curvature is inverted. As β grows it becomes the influence function with damping λ. Draws are made by stochastic
-gradient Langevin dynamics (SGLD), with all chains side by side, and only losses are kept of them.
+gradient Langevin dynamics (SGLD), with all chains side by side, and only losses are kept of them. The noise of a step
+is the mean of two draws, one of them that of the step before (Leimkuhler and Matthews, 2013). For a quadratic loss
+this gives the exact covariance at any stable step size, where plain SGLD spreads too far; elsewhere the bias is of
+second order.
 """
 
 from __future__ import annotations
@@ -57,7 +60,8 @@ class Langevin:
     step_size : float, optional
         ε of the update −½ ε ∇ + √ε noise. By default a fifth of the inverse of the largest curvature, times β.
     batch_size : int, optional
-        Examples in each step, drawn at random; by default all.
+        Examples in each step, drawn at random; by default all. The noise of batches widens the posterior, which the
+        standard errors do not include.
     """
 
     beta: float | None = None
@@ -166,6 +170,7 @@ class _Chains:
         self.batch_size = None if batch_size is None or batch_size >= n else batch_size
         self.generator = torch.Generator(problem.device).manual_seed(seed)
         self.rows = torch.Generator().manual_seed(seed)
+        self.noise = self._normal()
         self.taken = 0
         # A draw costs half a unit of βL for each parameter; far beyond that a chain is on its way to infinity.
         start = float((weights * self._losses(problem.tasks)[0]).sum())
@@ -174,10 +179,13 @@ class _Chains:
     def advance(self, steps: int) -> None:
         """Take so many steps with each chain."""
         for _ in range(steps):
-            noise = torch.empty_like(self.at).normal_(generator=self.generator)
+            before, self.noise = self.noise, self._normal()
             pull = self.beta * (self._gradients() + self.damping * (self.at - self.centre))
-            self.at = self.at - 0.5 * self.step * pull + math.sqrt(self.step) * noise
+            self.at = self.at - 0.5 * self.step * pull + math.sqrt(self.step) * (before + self.noise) / 2
             self.taken += 1
+
+    def _normal(self) -> Tensor:
+        return torch.empty_like(self.at).normal_(generator=self.generator)
 
     def losses(self, examples: Examples, owner: Tensor) -> Tensor:
         """Mean loss of each group in each chain, (chains, G), in double precision."""

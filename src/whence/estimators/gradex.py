@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -31,10 +31,10 @@ from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
-from whence.gradients.factored import Kronecker
+from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import Features, Linearization, linearize, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
-from whence.gradients.projections import PROJECTIONS, Projection, Subspace, check_rank, flatten
+from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
 from whence.gradients.routes import cheapest_projection, passes
 from whence.gradients.solve import Solution, solve
 from whence.models.functional import Params
@@ -79,7 +79,8 @@ class GradEx:
     problem : Problem
         With the model at W₀: a pretrained or early point, not one that has learned the tasks already.
     rank : int
-        Directions in which the parameters may move. The estimate gets better, and more expensive, with it.
+        Directions in which the parameters may move. The estimate gets better, and more expensive, with it. If there are
+        at most four times as many parameters, projection "auto" takes them all, and nothing is lost.
     l2 : float or "auto"
         Penalty λ on the update, ½ λ ‖z‖², against a loss whose weights add up to one. "auto": a thousandth of the mean
         square of the features, which makes it independent of the scale of the model.
@@ -87,7 +88,8 @@ class GradEx:
         What is linearised: every output, or the log-odds of each example's label alone, which is one output however
         many classes there are.
     projection : {"auto", "gaussian", "rademacher", "sparse", "kronecker"} or Projection
-        "auto": Kronecker directions if the model's layers allow them and they are cheaper, else Gaussian.
+        "auto": every parameter a direction of its own if they are few (see ``rank``); else Kronecker directions if the
+        model's layers allow them and they are cheaper, or Gaussian.
     weighting : {"sample", "task"}
         Whether the examples of a subset count equally, as in a `Recipe` by default, or its tasks do, as in the paper's
         weighted loss.
@@ -204,7 +206,10 @@ class GradEx:
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
         first = self.projection(0)
-        kind = f"{first.rank} directions of a joint run" if isinstance(first, Subspace) else str(first)
+        (output_fn, params), *_ = self.points
+        spanned = Layers(output_fn, params, first).spanned if isinstance(first, Kronecker) else first.rank
+        kind = f"{spanned} of {n_params(params)} directions ("
+        kind += "of a joint run)" if isinstance(first, Subspace) else f"{first})"
         points = f"{len(self.points)} points × {self.n_projections} projections"
         return {"outcomes": "GradEx", "gradex": f"{kind}, l2 {self.l2}, of {self.of}, {points}"}
 
@@ -251,10 +256,13 @@ class GradEx:
         factors : iterable of float
             To multiply the penalty with.
         ranks : iterable of int, optional
-            The rank at hand, and a quarter of it, where not given.
+            The rank at hand, and a quarter of it if directions are random, where not given.
         """
         full = self.members[0].tasks.rank
-        wanted = sorted({max(1, full // 4), full}) if ranks is None else list(ranks)
+        whole = isinstance(self.projection(0), Identity)
+        wanted = sorted({full if whole else max(1, full // 4), full}) if ranks is None else list(ranks)
+        if whole and wanted != [full]:
+            raise InputError("Every parameter is a direction of its own: for lower ranks, name a kind of projection.")
         choices = [tuple(range(len(self.points)))]
         choices += [(i,) for i in range(len(self.points))] if len(self.points) > 1 else []
         tried: list[tuple[Setting, GradEx]] = []
@@ -303,7 +311,7 @@ class GradEx:
         other = copy.copy(self)
         other.points = [self.points[i] for i in points]
         kept = [self.members[i * self.n_projections + j] for i in points for j in range(self.n_projections)]
-        random = not isinstance(self.projection(0), Subspace)
+        random = not isinstance(self.projection(0), (Subspace, Identity))
         other.members = [
             Member(m.tasks.leading(rank, rescale=random), m.targets.leading(rank, rescale=random), factor * m.l2)
             for m in kept
@@ -321,16 +329,17 @@ class GradEx:
             return lambda number: given
         if given not in ("auto", *kinds):
             raise InputError(f"There is no projection {given!r}. {did_you_mean(given, ['auto', *kinds])}")
-        check_rank(self.rank, params)
-        if given == "auto":
-            with passes(params, self.features.precision):
-                width = n_outputs(output_fn, params, self.problem.tasks, self.of, "tasks")
-                kind: Any = type(
-                    cheapest_projection(output_fn, params, self.problem.tasks, self.rank, self.seed, width)
-                )
-        else:
-            kind = kinds[given]
-        return lambda number: kind(self.rank, self.seed + number)
+        if given != "auto":
+            check_rank(self.rank, params)
+            return lambda number: kinds[given](self.rank, self.seed + number)
+        check_rank(min(self.rank, n_params(params)), params)
+        with passes(params, self.features.precision):
+            width = n_outputs(output_fn, params, self.problem.tasks, self.of, "tasks")
+            found = cheapest_projection(output_fn, params, self.problem.tasks, self.rank, self.seed, width)
+        if isinstance(found, Identity):
+            self.n_projections = 1  # there is only one
+            return lambda number: found
+        return lambda number: replace(found, seed=self.seed + number)  # type: ignore[type-var]
 
     def _warn_if_learned(self, tasks: Linearization, point: int) -> None:
         labels = tasks.examples.labels

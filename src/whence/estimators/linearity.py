@@ -13,6 +13,30 @@ from whence.models.examples import Examples, Given
 from whence.models.points import Checkpoint, points_of, state_of
 from whence.models.problem import Problem
 
+LINEAR = 1e-3  # relative error of the linear model up to which it is the model itself, in single precision
+EXAMPLES = 8  # that are enough to tell
+
+
+def is_linear(problem: Problem) -> bool:
+    """Whether the outputs are linear in the trained parameters, as those of a head are: a large random step tells.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> group = (torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
+    >>> [is_linear(Problem(model, {"a": group}, group, params=params)) for params in ("*", "2.*")]
+    [False, True]
+    """
+    generator = torch.Generator().manual_seed(0)
+    start = {name: problem.start[name] for name in problem.trained}
+    moved = {
+        name: value
+        + torch.randn(value.shape, generator=generator).to(value) * (float(value.square().mean()) ** 0.5 or 1.0)
+        for name, value in start.items()
+    }
+    few = problem.tasks.rows(slice(0, EXAMPLES))
+    return bool(linearization_error(problem, moved, few, relative_to="change").max() < LINEAR)
+
 
 def linearization_error(
     problem: Problem, trained: Checkpoint, examples: Given | None = None, *, relative_to: str = "outputs"
