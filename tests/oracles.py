@@ -108,15 +108,15 @@ def _second_difference(table, s, k, j):
     return table[_with(s, k, j)] - table[_with(s, k)] - table[_with(s, j)] + table[s]
 
 
-def interaction(table, kind):
+def interaction(table, rule):
     """Shapley's and Banzhaf's interaction indices, and the second difference at the full set, (K, K, T)."""
     K = _tasks_of(table)
     out = np.zeros((K, K, len(next(iter(table.values())))))
     for k, j in combinations(range(K), 2):
         for s, n in _others(K, k, j):
-            if kind == "shapley":
+            if rule == "shapley":
                 weight = factorial(n) * factorial(K - n - 2) / factorial(K - 1)
-            elif kind == "banzhaf":
+            elif rule == "banzhaf":
                 weight = 1 / 2 ** (K - 2)
             else:
                 weight = float(n == K - 2)

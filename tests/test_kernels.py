@@ -10,7 +10,9 @@ from numpy.polynomial.legendre import leggauss
 
 import oracles
 import whence.surrogates.kernels as kernels
-from whence.surrogates.kernels import RBF, Constant, Kernel, Lattice, Polynomial, Size
+from whence.surrogates.kernels import RBF, Constant, Lattice, Sum
+from whence.surrogates.mixture import Mixture
+from whence.surrogates.sum_kernels import Polynomial, Size
 
 
 def lattice_of(kind, n_tasks, rng):
@@ -86,7 +88,7 @@ CASES = [(name, lattice, K) for name in NAMES for lattice in LATTICES for K in (
 @pytest.mark.parametrize(("name", "lattice_kind", "n_tasks"), CASES)
 def test_gram_and_diagonal_are_those_of_the_loop(name, lattice_kind, n_tasks):
     part, kernel, _, points, Y = setting(name, lattice_kind, n_tasks)
-    np.testing.assert_allclose(part.gram(points, Y), oracles.gram(kernel, points, Y), atol=1e-12)
+    np.testing.assert_allclose(part.evaluate(points, Y), oracles.gram(kernel, points, Y), atol=1e-12)
     np.testing.assert_allclose(part.diag(Y), np.diag(oracles.gram(kernel, Y, Y)), atol=1e-12)
 
 
@@ -95,7 +97,7 @@ def test_gram_and_diagonal_are_those_of_the_loop(name, lattice_kind, n_tasks):
 def test_mean_is_the_sum_over_all_subsets(name, lattice_kind, n_tasks, q):
     part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
     expected = oracles.bernoulli_weights(n_tasks, q) @ oracles.gram(kernel, points, Y)
-    np.testing.assert_allclose(part.mean(Y, lattice, q), expected, atol=1e-12, rtol=1e-11)
+    np.testing.assert_allclose(part.mean(Y, lattice, Mixture.over([q], [1.0])), expected, atol=1e-12, rtol=1e-11)
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
@@ -104,9 +106,12 @@ def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture)
     part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
     nodes, weights = MIXTURES[mixture]
     against, among = oracles.gram(kernel, points, Y), oracles.gram(kernel, points, points)
-    main, main_prior = part.main(Y, lattice, nodes, weights), part.main_prior(lattice, nodes, weights)
-    pair = part.pair(Y, lattice, nodes, weights, slice(None))
-    pair_prior = part.pair_prior(lattice, nodes, weights)
+    main, main_prior = (
+        part.main(Y, lattice, Mixture.over(nodes, weights)),
+        part.main_prior(lattice, Mixture.over(nodes, weights)),
+    )
+    pair = part.pair(Y, lattice, Mixture.over(nodes, weights), slice(None))
+    pair_prior = part.pair_prior(lattice, Mixture.over(nodes, weights))
     assert main.shape == (len(Y), n_tasks)
     assert main_prior.shape == (n_tasks,)
     assert pair.shape == (len(Y), n_tasks, n_tasks)
@@ -127,9 +132,9 @@ def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture)
 def test_pair_rows_are_a_slice_of_all_pairs(name):
     part, _, lattice, _, Y = setting(name, "standardised", 4)
     nodes, weights = MIXTURES["gauss"]
-    everything = part.pair(Y, lattice, nodes, weights, slice(None))
+    everything = part.pair(Y, lattice, Mixture.over(nodes, weights), slice(None))
     for rows in (slice(0, 1), slice(1, 3), slice(3, 4)):
-        some = part.pair(Y, lattice, nodes, weights, rows)
+        some = part.pair(Y, lattice, Mixture.over(nodes, weights), rows)
         np.testing.assert_allclose(some, everything[:, rows], atol=1e-14, rtol=1e-12)
 
 
@@ -137,14 +142,14 @@ def test_pair_rows_are_a_slice_of_all_pairs(name):
 @pytest.mark.parametrize("lattice_kind", LATTICES)
 def test_gram_is_positive_semidefinite_on_all_subsets(name, lattice_kind):
     part, _, _, points, _ = setting(name, lattice_kind, 4)
-    values = np.linalg.eigvalsh(part.gram(points, points))
+    values = np.linalg.eigvalsh(part.evaluate(points, points))
     assert values.min() > -1e-10 * values.max()
 
 
 def test_rbf_distances_never_fall_below_zero():
     X = np.random.default_rng(0).normal(size=(40, 7)) * 30
-    assert RBF(np.full(7, 0.3)).gram(X, X).max() <= 1.0
-    np.testing.assert_allclose(np.diag(RBF(np.full(7, 0.3)).gram(X, X)), 1.0)
+    assert RBF(np.full(7, 0.3)).evaluate(X, X).max() <= 1.0
+    np.testing.assert_allclose(np.diag(RBF(np.full(7, 0.3)).evaluate(X, X)), 1.0)
 
 
 @pytest.mark.parametrize("rate", [5.0, 20.0])
@@ -155,8 +160,8 @@ def test_rbf_effects_stay_exact_when_neighbours_hardly_see_each_other(rate, mixt
     points = oracles.all_subsets(4)
     part, kernel = RBF(np.full(4, rate)), oracles.rbf([rate] * 4)
     against = oracles.gram(kernel, points, points)
-    main = part.main(points, lattice, nodes, weights)
-    pair = part.pair(points, lattice, nodes, weights, slice(None))
+    main = part.main(points, lattice, Mixture.over(nodes, weights))
+    pair = part.pair(points, lattice, Mixture.over(nodes, weights), slice(None))
     for k in range(4):
         effect = oracles.effect_weights(4, [k], nodes, weights)
         np.testing.assert_allclose(main[:, k], effect @ against, atol=1e-12)
@@ -173,7 +178,7 @@ def test_rbf_mean_of_many_tasks_is_a_product_over_tasks():
     for rate, at in zip(rates, y, strict=True):
         expected *= q * np.exp(-rate * (1 - at) ** 2) + (1 - q) * np.exp(-rate * at**2)
     lattice = Lattice(np.zeros(n_tasks), np.ones(n_tasks))
-    np.testing.assert_allclose(RBF(rates).mean(y[None], lattice, q), [expected], rtol=1e-12)
+    np.testing.assert_allclose(RBF(rates).mean(y[None], lattice, Mixture.over([q], [1.0])), [expected], rtol=1e-12)
 
 
 @settings(max_examples=60, deadline=None)
@@ -191,9 +196,9 @@ def test_effects_of_random_parts_are_sums_over_all_subsets(name, lattice_kind, n
     effect = oracles.effect_weights(n_tasks, [k], nodes, weights)
     among = oracles.gram(kernel, points, points)
     nodes = np.array(nodes)
-    found = part.main(Y, lattice, nodes, weights)[:, k]
+    found = part.main(Y, lattice, Mixture.over(nodes, weights))[:, k]
     np.testing.assert_allclose(found, effect @ oracles.gram(kernel, points, Y), atol=1e-8, rtol=1e-8)
-    found = part.main_prior(lattice, nodes, weights)[k]
+    found = part.main_prior(lattice, Mixture.over(nodes, weights))[k]
     np.testing.assert_allclose(found, effect @ among @ effect, atol=1e-8, rtol=1e-8)
 
 
@@ -206,7 +211,7 @@ def a_kernel(n_tasks=4, seed=0):
     table = parts_of(lattice, rng)
     chosen = [table[name] for name in ("constant", "poly1+0.0", "poly2+0.7", "poly3+0.0", "rbf", "size")]
     variances = (0.5, 1.5, 0.0, 0.3, 2.0, 0.7)
-    kernel = Kernel(tuple(part for part, _ in chosen), variances)
+    kernel = Sum(tuple(part for part, _ in chosen), variances)
     points = lattice.absent + oracles.all_subsets(n_tasks) * lattice.step
     return kernel, chosen, variances, lattice, points
 
@@ -215,34 +220,42 @@ def test_kernel_is_the_weighted_sum_of_its_parts():
     kernel, chosen, variances, lattice, points = a_kernel()
     nodes, weights = MIXTURES["gauss"]
     expected = sum(v * oracles.gram(k, points, points) for v, (_, k) in zip(variances, chosen, strict=True))
-    np.testing.assert_allclose(kernel.gram(points, points), expected, atol=1e-12)
+    np.testing.assert_allclose(kernel.evaluate(points, points), expected, atol=1e-12)
     np.testing.assert_allclose(kernel.diag(points), np.diag(expected), atol=1e-12)
     np.testing.assert_allclose(
-        kernel.mean(points, lattice, 0.3), oracles.bernoulli_weights(4, 0.3) @ expected, atol=1e-10
+        kernel.mean(points, lattice, Mixture.over([0.3], [1.0])),
+        oracles.bernoulli_weights(4, 0.3) @ expected,
+        atol=1e-10,
     )
     one = oracles.effect_weights(4, [2], nodes, weights)
     two = oracles.effect_weights(4, [2, 3], nodes, weights)
     close = {"atol": 1e-10, "rtol": 1e-10}
-    np.testing.assert_allclose(kernel.main(points, lattice, nodes, weights)[:, 2], one @ expected, **close)
-    np.testing.assert_allclose(kernel.main_prior(lattice, nodes, weights)[2], one @ expected @ one, **close)
-    pairs = kernel.pair(points, lattice, nodes, weights, slice(2, 3))
+    np.testing.assert_allclose(
+        kernel.main(points, lattice, Mixture.over(nodes, weights))[:, 2], one @ expected, **close
+    )
+    np.testing.assert_allclose(
+        kernel.main_prior(lattice, Mixture.over(nodes, weights))[2], one @ expected @ one, **close
+    )
+    pairs = kernel.pair(points, lattice, Mixture.over(nodes, weights), slice(2, 3))
     np.testing.assert_allclose(pairs[:, 0, 3], two @ expected, **close)
-    np.testing.assert_allclose(kernel.pair_prior(lattice, nodes, weights)[2, 3], two @ expected @ two, **close)
+    np.testing.assert_allclose(
+        kernel.pair_prior(lattice, Mixture.over(nodes, weights))[2, 3], two @ expected @ two, **close
+    )
 
 
 @pytest.mark.parametrize("rows_at_once", [1, 3, 100])
 def test_gram_in_blocks_is_the_gram_at_once(monkeypatch, rows_at_once):
     kernel, _, _, _, points = a_kernel()
-    at_once = kernel.gram(points, points[:5])
+    at_once = kernel.evaluate(points, points[:5])
     monkeypatch.setattr(kernels, "BLOCK_BYTES", rows_at_once * 8 * 5)
     sizes = []
-    gram = RBF.gram
-    monkeypatch.setattr(RBF, "gram", lambda self, X, Y: (sizes.append(len(X)), gram(self, X, Y))[1])
-    np.testing.assert_allclose(kernel.gram(points, points[:5]), at_once, rtol=1e-14)
+    evaluate = RBF.evaluate
+    monkeypatch.setattr(RBF, "evaluate", lambda self, X, Y: (sizes.append(len(X)), evaluate(self, X, Y))[1])
+    np.testing.assert_allclose(kernel.evaluate(points, points[:5]), at_once, rtol=1e-14)
     assert max(sizes) == min(rows_at_once, len(points))
 
 
 def test_gram_of_no_rows_has_no_rows():
     kernel, _, _, _, points = a_kernel()
-    assert kernel.gram(points[:0], points).shape == (0, len(points))
-    assert kernel.gram(points, points[:0]).shape == (len(points), 0)
+    assert kernel.evaluate(points[:0], points).shape == (0, len(points))
+    assert kernel.evaluate(points, points[:0]).shape == (len(points), 0)
