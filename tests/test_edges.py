@@ -35,7 +35,9 @@ def test_rbf_effects_stay_exact_when_neighbours_do_not_see_each_other(rate, q):
     against = oracles.gram(kernel, points, points)
     main = part.main(points, lattice, Mixture.over(nodes, weights))
     pair = part.pair(points, lattice, Mixture.over(nodes, weights), slice(None))
-    np.testing.assert_allclose(part.mean(points, lattice, Mixture.over([q], [1.0])), oracles.bernoulli_weights(4, q) @ against, atol=1e-12)
+    np.testing.assert_allclose(
+        part.mean(points, lattice, Mixture.over([q], [1.0])), oracles.bernoulli_weights(4, q) @ against, atol=1e-12
+    )
     for k in range(4):
         effect = oracles.effect_weights(4, [k], nodes, weights)
         np.testing.assert_allclose(main[:, k], effect @ against, atol=1e-12)

@@ -100,7 +100,7 @@ def test_attribution_of_the_fused_mean_is_that_of_all_subsets(rule, kernel):
 def test_interactions_of_the_fused_mean_are_those_of_all_subsets(rule):
     model = fused_model()
     found = whence.interactions(model, rule)
-    np.testing.assert_allclose(found.scores, oracles.interaction(oracles.table_of(model.predict, 6), kind), atol=1e-9)
+    np.testing.assert_allclose(found.scores, oracles.interaction(oracles.table_of(model.predict, 6), rule), atol=1e-9)
 
 
 def test_effects_of_a_rung_on_ranks_are_summed_and_said_to_be():

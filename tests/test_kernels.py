@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.polynomial.legendre import leggauss
+from scipy.stats import hypergeom
 
 import oracles
+import whence
 import whence.surrogates.kernels as kernels
-from whence.surrogates.kernels import RBF, Constant, Lattice, Sum
+from whence.errors import InputError
+from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.kernels import RBF, Constant, Kernel, Lattice, ProductKernel, Sum
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.sum_kernels import Polynomial, Size
 
@@ -29,6 +35,26 @@ def lattice_of(kind, n_tasks, rng):
 LATTICES = ["zero_one", "standardised", "any"]
 
 
+@dataclass(frozen=True)
+class Laplacian(ProductKernel):
+    """A new product kernel is this: one method."""
+
+    rates: np.ndarray
+
+    def factor(self, x, y):
+        return np.exp(-self.rates * np.abs(x - y))
+
+
+@dataclass(frozen=True)
+class Brownian(ProductKernel):
+    """Not stationary: κ(x, y) = 1 + rate · min(|x|, |y|) where x and y have the same sign, else 1."""
+
+    rates: np.ndarray
+
+    def factor(self, x, y):
+        return 1 + self.rates * np.where(x * y > 0, np.minimum(np.abs(x), np.abs(y)), 0.0)
+
+
 def parts_of(lattice, rng):
     """{name: (part, its kernel as a function of two rows)}, the conformance table of this module."""
     n_tasks = len(lattice.absent)
@@ -44,6 +70,8 @@ def parts_of(lattice, rng):
             part = Polynomial(degree, weights, offset)
             table[f"poly{degree}+{offset}"] = (part, oracles.polynomial(degree, weights, offset))
     table["rbf"] = (RBF(rates), oracles.rbf(rates))
+    table["laplacian"] = (Laplacian(rates), oracles.laplacian(rates))
+    table["brownian"] = (Brownian(rates), oracles.brownian(rates))
     table["size"] = (
         Size(0.3, 1 / lattice.step, -float((lattice.absent / lattice.step).sum())),
         oracles.size(0.3, size_of),
@@ -106,12 +134,9 @@ def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture)
     part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
     nodes, weights = MIXTURES[mixture]
     against, among = oracles.gram(kernel, points, Y), oracles.gram(kernel, points, points)
-    main, main_prior = (
-        part.main(Y, lattice, Mixture.over(nodes, weights)),
-        part.main_prior(lattice, Mixture.over(nodes, weights)),
-    )
-    pair = part.pair(Y, lattice, Mixture.over(nodes, weights), slice(None))
-    pair_prior = part.pair_prior(lattice, Mixture.over(nodes, weights))
+    mixed = Mixture.over(nodes, weights)
+    main, main_prior = part.main(Y, lattice, mixed), part.main_prior(lattice, mixed)
+    pair, pair_prior = part.pair(Y, lattice, mixed, slice(None)), part.pair_prior(lattice, mixed)
     assert main.shape == (len(Y), n_tasks)
     assert main_prior.shape == (n_tasks,)
     assert pair.shape == (len(Y), n_tasks, n_tasks)
@@ -126,6 +151,69 @@ def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture)
                 effect = oracles.effect_weights(n_tasks, [k, j], nodes, weights)
                 np.testing.assert_allclose(pair[:, k, j], effect @ against, **close)
                 np.testing.assert_allclose(pair_prior[k, j], effect @ among @ effect, **close)
+
+
+@pytest.mark.parametrize(("n_tasks", "size"), [(2, 1), (4, 1), (4, 2), (4, 3), (4, 4), (7, 3)])
+@pytest.mark.parametrize("lattice_kind", LATTICES)
+@pytest.mark.parametrize("name", NAMES)
+def test_subsets_of_one_size_are_averaged_as_by_enumeration(name, lattice_kind, n_tasks, size):
+    """Those of this size that have a task less all of this size: mean, effect, and the variance of the effect."""
+    part, kernel, lattice, points, Y = setting(name, lattice_kind, n_tasks)
+    mixture = Mixture.of_size(n_tasks, size)
+    against, among = oracles.gram(kernel, points, Y), oracles.gram(kernel, points, points)
+    overall, effects = oracles.fixed_size_weights(n_tasks, size)
+    close = {"atol": 1e-9 * np.abs(among).max(), "rtol": 1e-9}
+    np.testing.assert_allclose(part.mean(Y, lattice, mixture), overall @ against, **close)
+    np.testing.assert_allclose(part.main(Y, lattice, mixture), (effects @ against).T, **close)
+    expected = np.einsum("ki,ij,kj->k", effects, among, effects)
+    np.testing.assert_allclose(part.main_prior(lattice, mixture), expected, **close)
+
+
+@pytest.mark.parametrize(("n_tasks", "size"), [(60, 4), (200, 100), (1000, 990)])
+def test_subsets_of_one_size_of_many_tasks_are_averaged_to_many_digits(n_tasks, size):
+    """With two kinds of tasks, which of each are in is a hypergeometric draw."""
+    rate, few = 0.05, 5
+    part, lattice = RBF(np.full(n_tasks, rate)), Lattice(np.zeros(n_tasks), np.ones(n_tasks))
+    y = (np.arange(n_tasks) < few).astype(float)[None]
+    n = np.arange(few + 1)
+    value = np.exp(-rate * ((few - n) + (size - n)))  # n of the few are in: (few − n) + (size − n) tasks differ
+    expected = hypergeom(n_tasks, few, size).pmf(n) @ value
+    mixture = Mixture.of_size(n_tasks, size)
+    np.testing.assert_allclose(part.mean(y, lattice, mixture), expected, rtol=1e-9)
+    inside = hypergeom(n_tasks - 1, few - 1, size - 1).pmf(n - 1) @ value
+    np.testing.assert_allclose(part.main(y, lattice, mixture)[0, 0], inside - expected, rtol=1e-8)
+    assert (len(mixture.present) <= n_tasks + 2) & (len(mixture.present) < 160)
+
+
+def test_pairs_have_no_average_over_subsets_of_one_size():
+    part, _, lattice, _, Y = setting("rbf", "zero_one", 4)
+    with pytest.raises(InputError, match="Pairs of tasks cannot be averaged over subsets of one size"):
+        part.pair(Y, lattice, Mixture.of_size(4, 2), slice(None))
+
+
+@pytest.mark.parametrize("base", [Kernel, ProductKernel])
+def test_a_kernel_without_its_methods_cannot_be_made(base):
+    class Forgotten(base):
+        pass
+
+    with pytest.raises(TypeError, match="abstract"):
+        Forgotten()
+
+
+@pytest.mark.parametrize("kernel", [Laplacian, Brownian])
+def test_a_new_product_kernel_is_tuned_predicts_and_is_attributed(kernel):
+    S = oracles.all_subsets(5)[::-1][:24]
+    rng = np.random.default_rng(0)
+    y = S @ rng.normal(size=5) + 2 * S[:, 0] * S[:, 1] + 0.01 * rng.normal(size=len(S))
+    surrogate = KernelSurrogate(kernel).fit(S, y)
+    G = np.array([[np.prod(kernel(np.full(5, surrogate.gamma_)).factor(a, b)) for b in S] for a in S])
+    dual = np.linalg.solve(G + surrogate.alpha_ * np.eye(len(S)), y - y.mean())
+    np.testing.assert_allclose(surrogate.predict(S), y.mean() + G @ dual, atol=1e-8)
+    truth = oracles.table_of(surrogate.predict, 5)
+    np.testing.assert_allclose(whence.attribute(surrogate).scores, oracles.shapley(truth), atol=1e-9)
+    pairs = whence.interactions(surrogate, "banzhaf").scores
+    np.testing.assert_allclose(pairs, oracles.interaction(truth, "banzhaf"), atol=1e-9)
+    assert surrogate.export(S, np.arange(1)) is None  # the page's script does not know it
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -222,21 +310,15 @@ def test_kernel_is_the_weighted_sum_of_its_parts():
     expected = sum(v * oracles.gram(k, points, points) for v, (_, k) in zip(variances, chosen, strict=True))
     np.testing.assert_allclose(kernel.evaluate(points, points), expected, atol=1e-12)
     np.testing.assert_allclose(kernel.diag(points), np.diag(expected), atol=1e-12)
-    np.testing.assert_allclose(
-        kernel.mean(points, lattice, Mixture.over([0.3], [1.0])),
-        oracles.bernoulli_weights(4, 0.3) @ expected,
-        atol=1e-10,
-    )
+    mean = kernel.mean(points, lattice, Mixture.over([0.3], [1.0]))
+    np.testing.assert_allclose(mean, oracles.bernoulli_weights(4, 0.3) @ expected, atol=1e-10)
     one = oracles.effect_weights(4, [2], nodes, weights)
     two = oracles.effect_weights(4, [2, 3], nodes, weights)
     close = {"atol": 1e-10, "rtol": 1e-10}
-    np.testing.assert_allclose(
-        kernel.main(points, lattice, Mixture.over(nodes, weights))[:, 2], one @ expected, **close
-    )
-    np.testing.assert_allclose(
-        kernel.main_prior(lattice, Mixture.over(nodes, weights))[2], one @ expected @ one, **close
-    )
-    pairs = kernel.pair(points, lattice, Mixture.over(nodes, weights), slice(2, 3))
+    mixed = Mixture.over(nodes, weights)
+    np.testing.assert_allclose(kernel.main(points, lattice, mixed)[:, 2], one @ expected, **close)
+    np.testing.assert_allclose(kernel.main_prior(lattice, mixed)[2], one @ expected @ one, **close)
+    pairs = kernel.pair(points, lattice, mixed, slice(2, 3))
     np.testing.assert_allclose(pairs[:, 0, 3], two @ expected, **close)
     np.testing.assert_allclose(
         kernel.pair_prior(lattice, Mixture.over(nodes, weights))[2, 3], two @ expected @ two, **close
