@@ -24,7 +24,7 @@ SHIFT = 0.1
 # So many subsets of the runs give the average over them.
 MOST_SUBSETS = 2000
 # Less likely than this, sizes or rates are not those of coin flips.
-UNLIKELY = 1e-3
+UNLIKELY = 0.005
 
 
 class Contrasts(NamedTuple):
