@@ -81,7 +81,7 @@ SURROGATES = {
     **ADDITIVE,
     "fused": fused(),
     "fused with ranks": fused("rank"),
-    "forest": Plain(RandomForestRegressor(10, random_state=0)),
+    "forest": Plain(RandomForestRegressor(10, random_state=0), n_targets=2),
     "average": Average([AdditiveSurrogate(), CombinedSurrogate("rank")], [0.3, 0.7]),
 }
 every_surrogate = pytest.mark.parametrize("name", SURROGATES)

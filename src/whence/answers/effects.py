@@ -46,7 +46,7 @@ def effects(model: Model, order: int, mixture: Mixture, *, seed: int = 0) -> Eff
     baseline = np.zeros(n_targets)
     how = {EXACT}
     for part in model.parts:
-        surrogate, at = as_surrogate(part.surrogate), (..., part.targets)
+        surrogate, at = as_surrogate(part.surrogate, len(part.targets)), (..., part.targets)
         scores[at], std[at] = surrogate.effects(order, mixture)
         std[at] *= part.factor
         baseline[at] = surrogate.mean_outcome(mixture)
@@ -66,7 +66,7 @@ def contrast_effects(model: Model, asked: Contrasts) -> Effects:
     scores = asked.contrasts @ values
     std, error = np.empty_like(scores), np.zeros_like(scores)
     for part in model.parts:
-        own = as_surrogate(part.surrogate).contrast_std(asked.points, asked.contrasts)
+        own = as_surrogate(part.surrogate, len(part.targets)).contrast_std(asked.points, asked.contrasts)
         std[:, part.targets] = own * part.factor
     if asked.sampled:
         for k, contrast in enumerate(asked.contrasts):

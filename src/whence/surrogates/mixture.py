@@ -112,7 +112,7 @@ class Mixture:
         """Return the weight of 0 … K tasks being in."""
         count = np.arange(n_tasks + 1)
         if self.size is not None:
-            return (count == self.size).astype(np.float64)
+            return np.asarray(count == self.size, np.float64)
         return np.asarray(self.overall @ binom.pmf(count[None], n_tasks, self.present[:, None]))
 
     def size_chances(self, n_others: int) -> tuple[Array, Array]:

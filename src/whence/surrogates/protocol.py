@@ -88,8 +88,9 @@ class Surrogate(RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
 class Plain(Surrogate):
     """Any fitted regressor as a surrogate: without closed form, all that it predicts is its remainder."""
 
-    def __init__(self, regressor: Any) -> None:
+    def __init__(self, regressor: Any, n_targets: int = 1) -> None:
         self.regressor = regressor
+        self.n_targets = n_targets
 
     @property
     def n_features_in_(self) -> int:
@@ -111,12 +112,12 @@ class Plain(Surrogate):
 
     def effects(self, order: int, mixture: Mixture) -> Moments:
         """Return zeros, with an unknown std."""
-        shape = (self.n_features_in_,) * order + (self._n_targets(),)
+        shape = (self.n_features_in_,) * order + (self.n_targets,)
         return np.zeros(shape), np.full(shape, np.nan)
 
     def mean_outcome(self, mixture: Mixture) -> Array:
         """Return zeros: there is no closed form."""
-        return np.zeros(self._n_targets())
+        return np.zeros(self.n_targets)
 
     def remainder(self) -> Remainder:
         """Return the predictions."""
@@ -124,7 +125,7 @@ class Plain(Surrogate):
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return NaN: not known."""
-        return np.full((len(contrasts), self._n_targets()), np.nan)
+        return np.full((len(contrasts), self.n_targets), np.nan)
 
     def covariance(self, X: ArrayLike) -> tuple[Array, float]:
         """Raise: there is no posterior."""
@@ -134,15 +135,12 @@ class Plain(Surrogate):
     def export(self, subsets: Array, places: Places) -> None:
         """Return None: no page knows the surrogates of other libraries."""
 
-    def _n_targets(self) -> int:
-        return int(np.asarray(self.regressor.predict(np.ones((1, self.n_features_in_)))).size)
 
-
-def as_surrogate(regressor: Any) -> Surrogate:
-    """Return the surrogate itself, or any other fitted regressor as one.
+def as_surrogate(regressor: Any, n_targets: int = 1) -> Surrogate:
+    """Return the surrogate itself, or any other fitted regressor of T targets as one.
 
     >>> from sklearn.linear_model import LinearRegression
     >>> as_surrogate(LinearRegression().fit([[0], [1]], [1.0, 3.0])).remainder()(np.array([[0.5]])).tolist()
     [[2.0]]
     """
-    return regressor if isinstance(regressor, Surrogate) else Plain(regressor)
+    return regressor if isinstance(regressor, Surrogate) else Plain(regressor, n_targets)
