@@ -75,7 +75,7 @@ class Kernel(ABC):
         """Return the prior variance of every pair's effect, (K, K)."""
 
     def export(self) -> list[dict[str, Any]] | None:
-        """Return the kernel as plain data, a list of summands; None where the page's script does not know it."""
+        """Return its summands as plain data, with their variances; None where the page's script does not know one."""
         return None
 
 
@@ -211,7 +211,7 @@ class Constant(ProductKernel):
         return np.zeros((len(lattice.absent),) * 2)
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "constant"}]
+        return [{"part": "constant", "variance": 1.0}]
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class RBF(ProductKernel):
         return np.ones(len(X))
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "rbf", "rates": self.rates}]
+        return [{"part": "rbf", "variance": 1.0, "rates": self.rates}]
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class Sum(Kernel):
             own = part.export()
             if own is None:
                 return None
-            found += [each | {"variance": variance * each.get("variance", 1.0)} for each in own]
+            found += [each | {"variance": variance * each["variance"]} for each in own]
         return found
 
     def _terms(self) -> list[tuple[float, Kernel]]:

@@ -101,7 +101,15 @@ class Polynomial(Kernel):
         return np.asarray(6 * rest * products + 3 * total**2 * (cross + cross.T))
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "polynomial", "degree": self.degree, "offset": self.offset, "weights": self.weights}]
+        return [
+            {
+                "part": "polynomial",
+                "variance": 1.0,
+                "degree": self.degree,
+                "offset": self.offset,
+                "weights": self.weights,
+            }
+        ]
 
     def _expected(self, fixed: Array, *sums: Array) -> list[Array]:
         """Coefficients in q of E (fixed + Σ_j step_j x_j)^degree; ``sums`` are Σ step, Σ step², Σ step³."""
@@ -174,7 +182,9 @@ class Size(Kernel):
         return np.full((n_tasks, n_tasks), chance @ both @ chance)
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "size", "rate": self.rate, "offset": self.offset, "direction": self.direction}]
+        return [
+            {"part": "size", "variance": 1.0, "rate": self.rate, "offset": self.offset, "direction": self.direction}
+        ]
 
     def _against(self, Y: Array) -> Array:
         """The kernel between the sizes 0 … K and the rows of Y, (K + 1, m)."""
