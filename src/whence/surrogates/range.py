@@ -21,6 +21,8 @@ from whence.surrogates.kernels import Array
 if TYPE_CHECKING:
     from whence.surrogates.choose import Model
 
+# A subset is far when it is so many times as far from its nearest run as runs typically are from each other.
+FAR = 1.5
 # A prediction is a guess when its std is so many times the largest one of the runs that were held out.
 UNCERTAIN = 2.0
 SAMPLE = 500  # runs whose distances from each other are looked at
@@ -62,11 +64,11 @@ class Range:
 
         Outside are: a task that no run had or lacking one that every run had, more or fewer tasks (or total weight)
         than in the runs by more than a standard deviation (and one task), a weight beyond the runs' by half their span,
-        and a subset that is farther from every run than runs typically are from each other.
+        and a subset that is much farther from every run than runs typically are from each other.
         """
         sizes, half = S.sum(1), 0.5 * (self.most - self.least) + 1e-9
         beyond = np.maximum(S - self.most - half, self.least - half - S)
-        far = _nearest(S, self.runs) > self.spacing + 1e-9
+        far = _nearest(S, self.runs) > FAR * self.spacing + 1e-9
         reasons = []
         for size, row, over, distant in zip(sizes, S, beyond, far, strict=True):
             worst = int(over.argmax())

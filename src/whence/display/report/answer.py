@@ -157,14 +157,7 @@ def _subset(model: Model, found: Selection, target: int, places: int) -> list[Ph
         compared = f", better by {number(gain, places)} than {measured}."
     else:
         compared = f", worse than {measured}, which owes something to luck."
-    return [*phrases, (compared, ""), (_beyond(model, found), "")]
-
-
-def _beyond(model: Model, found: Selection) -> str:
-    """A warning where a mixture goes beyond the runs; empty where it does not."""
-    most = model.outcomes.subsets.max(0)
-    names = [name for name, over in zip(model.task_names, found.subset > 1.02 * most, strict=True) if over]
-    return f" No run had as much {_with_and(names, 4)}: measure it before you rely on it." if names else ""
+    return [*phrases, (compared, "")]
 
 
 def _named(model: Model, found: Selection) -> str:
