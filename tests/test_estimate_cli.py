@@ -189,7 +189,7 @@ def test_what_more_work_takes_is_told_from_a_little_of_it(fixed, slope, most, mo
     monkeypatch.setattr(probes, "seconds", lambda work: work() or fixed + slope * done[-1])
     found = extrapolated(prepare, most)
     whole = fixed + slope * most
-    assert found == pytest.approx(whole) if fixed < probes.MOMENT else whole <= found <= whole + fixed * most
+    assert found == pytest.approx(whole) if fixed < probes.LONG else whole <= found <= whole + fixed * most
     assert sum(done[:-1]) * slope <= 2 * max(probes.MOMENT, slope)  # and little of it is done
 
 
