@@ -26,7 +26,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import whence
-from whence.estimators.ladder import make_estimator, recommend, workload
+from whence.estimators.ladder import Setup, make_estimator, recommend, workload
 from whence.estimators.probes import probe
 
 K, EACH, QUERIES = 20, 40, 100
@@ -41,7 +41,7 @@ MODELS = {
 }  # fmt: skip
 
 
-def problem(name: str, steps: int = 300) -> dict:
+def problem(name: str, steps: int = 300) -> Setup:
     """A model on digits, as `whence estimate` takes it."""
     images, labels = load_digits(return_X_y=True)
     generator = torch.Generator().manual_seed(0)
@@ -49,13 +49,9 @@ def problem(name: str, steps: int = 300) -> dict:
     x, y = torch.tensor(images / 16, dtype=torch.float32).view(-1, 8, 8)[shuffled], torch.tensor(labels)[shuffled]
     order = torch.argsort(y[: K * EACH] + 1.5 * torch.randn(K * EACH, generator=generator))
     torch.manual_seed(0)
-    return {
-        "model": MODELS[name](),
-        "tasks": {f"t{k}": (x[rows], y[rows]) for k, rows in enumerate(order.split(EACH))},
-        "targets": (x[-QUERIES:], y[-QUERIES:]),
-        "recipe": whence.Recipe(steps=steps, lr=3e-3, batch_size=32),
-        "per_query": True,
-    }
+    tasks = {f"t{k}": (x[rows], y[rows]) for k, rows in enumerate(order.split(EACH))}
+    made = whence.Problem(MODELS[name](), tasks, (x[-QUERIES:], y[-QUERIES:]), per_query=True)
+    return Setup(made, whence.Recipe(steps=steps, lr=3e-3, batch_size=32))
 
 
 def table(name: str, *, steps: int, n: int, seeds: int) -> str:

@@ -6,9 +6,9 @@ really costs where it is run is measured: `whence estimate`, by `whence.estimato
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+
+from whence.estimators.ladder import Setup
 
 TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
@@ -64,32 +64,26 @@ class Price:
         return self.once + n * self.each
 
 
-def workload(problem: Mapping[str, Any]) -> Workload:
+def workload(setup: Setup) -> Workload:
     """Return what the prices of a problem depend on; its model is run on two examples."""
     import torch
 
-    from whence.models.examples import Examples
-    from whence.models.functional import functional
-
-    tasks, targets = Examples.of(problem["tasks"], "tasks"), Examples.of(problem["targets"], "target")
-    output_fn, trained = functional(problem["model"], problem.get("params"))
-    n_trained = sum(value.numel() for value in trained.values())
-    device = next(iter(trained.values())).device
+    problem, recipe = setup.problem, setup.recipe
     with torch.no_grad():
-        n_outputs = output_fn(trained, tasks.to(device).rows(slice(0, 2))[0]).shape[1]
-    recipe = problem.get("recipe")
+        n_outputs = problem.output_fn(problem.start, problem.some_inputs(problem.tasks)).shape[1]
+    gradex, along, merge = (setup.options.get(method, {}) for method in ("gradex", "gradex-along", "merge"))
     return Workload(
-        n_tasks=len(tasks.names),
-        n_examples=len(tasks),
-        n_queries=len(targets),
+        n_tasks=len(problem.task_names),
+        n_examples=len(problem.tasks),
+        n_queries=len(problem.targets),
         n_outputs=n_outputs,
-        n_params=sum(value.numel() for value in problem["model"].parameters()),
-        n_trained=n_trained,
-        rank=problem.get("gradex", {}).get("rank", min(Workload.rank, n_trained)),
-        along_rank=problem.get("gradex_along", {}).get("rank", min(Workload.along_rank, n_trained)),
-        merge=problem.get("merge", {}).get("merge", Workload.merge),
-        early=problem.get("merge", {}).get("early", Workload.early),
-        run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(tasks)),
+        n_params=problem.n_params,
+        n_trained=problem.n_trained,
+        rank=gradex.get("rank", min(Workload.rank, problem.n_trained)),
+        along_rank=along.get("rank", min(Workload.along_rank, problem.n_trained)),
+        merge=merge.get("merge", Workload.merge),
+        early=merge.get("early", Workload.early),
+        run_examples=None if recipe is None else recipe.steps * (recipe.batch_size or len(problem.tasks)),
         steps=None if recipe is None else recipe.steps,
     )
 

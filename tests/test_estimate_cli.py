@@ -17,10 +17,9 @@ import whence
 from whence.cli import app
 from whence.errors import InputError
 from whence.estimators import probes
-from whence.estimators.ladder import EXACT, METHODS, Workload, checked_problem, make_estimator, recommend, workload
+from whence.estimators.ladder import EXACT, METHODS, Setup, Workload, make_estimator, recommend, workload
 from whence.estimators.linearity import is_linear
 from whence.estimators.probes import Price, extrapolated, probe
-from whence.models.problem import Problem
 
 EXPERIMENT = """
 import torch, whence
@@ -33,33 +32,38 @@ def problem():
     def group(k, n=12):
         inputs = centers[k] + torch.randn(n, 5)
         return inputs, (inputs.sum(1) > 0).long()
-    return {
-        "model": nn.Linear(5, 2),
-        "tasks": {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])},
-        "targets": {"val": group(0, 8), "test": group(1, 8)},
-        "recipe": whence.Recipe(steps=6, lr=0.05, batch_size=4),
-        "metrics": ["loss", "accuracy"],
-    }
+    tasks = {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])}
+    targets = {"val": group(0, 8), "test": group(1, 8)}
+    made = whence.Problem(nn.Linear(5, 2), tasks, targets, metrics=["loss", "accuracy"])
+    return made, whence.Recipe(steps=6, lr=0.05, batch_size=4)
 
 def without_recipe():
-    given = problem()
-    del given["recipe"]
-    return given
+    return problem()[0]
 
 def nothing():
     return None
 
-def no_targets():
+def a_mapping():
     return {"model": nn.Linear(5, 2), "tasks": {}}
 
 def misspelt():
-    return {**problem(), "metric": "loss"}
+    return *problem(), {"merg": {"early": 0.5}}
+
+def no_options():
+    return *problem(), 0.5
+
+def no_recipe():
+    return problem()[0], {"steps": 6}
+
+def wrong_labels():
+    inputs = torch.zeros(2, 5)
+    return whence.Problem(nn.Linear(5, 2), (inputs, torch.tensor([0, 7])), (inputs, torch.tensor([0, 1])))
 
 def broken():
     raise RuntimeError("no data here")
 
 def slower():
-    return {**problem(), "merge": {"early": 0.5}}
+    return *problem(), {"merge": {"early": 0.5}}
 """
 WORK = Workload(25, 5000, 900, n_params=400_000, n_trained=400_000)
 # In seconds: a true run takes two, so that 500 subsets cost 2.5, 5, 110, 27.5 and 500 of them.
@@ -105,18 +109,16 @@ class Counting(nn.Linear):
         return super().forward(inputs)
 
 
-def counted_problem():
+def counted_setup(recipe=None, *, params=None, **options):
     generator = torch.Generator().manual_seed(0)
 
     def group(n):
         return torch.randn(n, 3, generator=generator), torch.randint(0, 2, (n,), generator=generator)
 
-    return {
-        "model": Counting(3, 2),
-        "tasks": {"a": group(10), "b": group(6), "c": group(8)},
-        "targets": group(7),
-        "recipe": whence.Recipe(steps=5, batch_size=4),
-    }
+    tasks = {"a": group(10), "b": group(6), "c": group(8)}
+    problem = whence.Problem(Counting(3, 2), tasks, group(7), params=params)
+    options = {method.replace("_", "-"): given for method, given in options.items()}
+    return Setup(problem, recipe or whence.Recipe(steps=5, batch_size=4), options)
 
 
 def passes(estimator, n):
@@ -135,22 +137,22 @@ def passes(estimator, n):
 
 @pytest.mark.parametrize("method", ["one-step", "merge"])
 def test_a_subset_takes_the_queries_once_there_are_vectors(method):
-    assert passes(make_estimator(counted_problem(), method, batched=False), 4) == 4 * 7
+    assert passes(make_estimator(counted_setup(), method, batched=False), 4) == 4 * 7
 
 
 def test_a_true_run_takes_its_batches_and_the_queries():
-    assert passes(make_estimator(counted_problem(), "retrain", batched=False), 4) == 4 * (5 * 4 + 7)
+    assert passes(make_estimator(counted_setup(), "retrain", batched=False), 4) == 4 * (5 * 4 + 7)
 
 
 def test_merging_takes_a_run_for_each_task():
-    vectors = make_estimator(counted_problem(), "merge", batched=False)
+    vectors = make_estimator(counted_setup(), "merge", batched=False)
     before = Counting.passed
     _ = vectors.vectors
     assert Counting.passed - before == 3 * 5 * 4
 
 
 def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
-    problem = {**counted_problem(), "merge": {"merge": "outputs", "early": 0.4}}
+    problem = counted_setup(merge={"merge": "outputs", "early": 0.4})
     vectors = make_estimator(problem, "merge", batched=False)
     before = Counting.passed
     _ = vectors.vectors
@@ -162,15 +164,11 @@ def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
 
 
 def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
-    problem = {**counted_problem(), "gradex_along": {"rank": 12}}
+    problem = counted_setup(gradex_along={"rank": 12})
 
-    def forward_of(make):
-        before = Counting.passed
-        make()
-        return Counting.passed - before
-
-    checks = forward_of(lambda: Problem(problem["model"], problem["tasks"], problem["targets"], batched=False))
-    forward = forward_of(lambda: make_estimator(problem, "gradex-along")) - 2 * checks  # of the run, and of the points
+    before = Counting.passed
+    make_estimator(problem, "gradex-along")
+    forward = Counting.passed - before
     run, ways, loss = 5 * 4, 3 * 24, 24  # W₀ and two points: 12 directions of 3 tasks, plain and as AdamW scales them
     assert forward == run + ways + loss
 
@@ -202,12 +200,8 @@ def small_problem(model, steps):
         labels = torch.randint(10, (n,), generator=generator)
         return patterns[labels] + torch.randn(n, 64, generator=generator), labels
 
-    return {
-        "model": model,
-        "tasks": {f"t{k}": group(30) for k in range(20)},
-        "targets": group(60),
-        "recipe": whence.Recipe(steps=steps, lr=3e-3),
-    }
+    problem = whence.Problem(model, {f"t{k}": group(30) for k in range(20)}, group(60))
+    return Setup(problem, whence.Recipe(steps=steps, lr=3e-3))
 
 
 def convolutions():
@@ -265,13 +259,13 @@ def test_for_a_linear_model_it_recommends_gradex():
 
 
 def test_prices_take_the_options_of_the_methods_and_leave_their_folders_alone(tmp_path):
-    problem = counted_problem()
-    options = {
-        "merge": {"path": tmp_path / "vectors", "merge": "outputs", "early": 0.4},
-        "gradex": {"store": tmp_path / "features", "rank": 4, "projection": "gaussian", "examples": 3},
-        "gradex_along": {"rank": 5, "of": "margin", "at": (0.5,)},
-    }
-    found = probe({**problem, **options}, 12)
+    features = whence.Features(store=tmp_path / "features", examples=3)
+    setup = counted_setup(
+        merge={"path": tmp_path / "vectors", "merge": "outputs", "early": 0.4},
+        gradex={"features": features, "rank": 4, "projection": "gaussian"},
+        gradex_along={"rank": 5, "of": "margin", "at": (0.5,)},
+    )
+    found = probe(setup, 12)
     assert list(found) == list(METHODS)
     assert not list(tmp_path.iterdir())
     assert found["gradex"].bytes == 4 * (3 * 3 + 7) * 2 * 4
@@ -281,35 +275,35 @@ def test_prices_take_the_options_of_the_methods_and_leave_their_folders_alone(tm
 
 
 def test_the_workload_is_that_of_the_problem():
-    problem = counted_problem()
+    problem = counted_setup()
     expected = Workload(3, 24, 7, n_params=8, n_trained=8, linear=True, exact=True)
     assert workload(problem) == expected
-    assert workload({**problem, "params": "bias"}).n_trained == 2
-    assert workload({**problem, "merge": {"early": 0.4}}).early == 0.4
-    assert workload({**problem, "gradex": {"rank": 2}}).exact
-    assert not workload({**problem, "gradex": {"rank": 1}}).exact
-    assert not workload({**problem, "gradex": {"projection": "gaussian"}}).exact
+    assert workload(counted_setup(params="bias")).n_trained == 2
+    assert workload(counted_setup(merge={"early": 0.4})).early == 0.4
+    assert workload(counted_setup(gradex={"rank": 2})).exact
+    assert not workload(counted_setup(gradex={"rank": 1})).exact
+    assert not workload(counted_setup(gradex={"projection": "gaussian"})).exact
 
 
 @pytest.mark.parametrize(("params", "linear"), [(None, False), ("2.*", True), ("0.*", False), ("*.bias", False)])
 def test_linear_is_what_the_outputs_are_in_what_is_trained(params, linear):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
-    assert is_linear(model, (torch.randn(9, 3), torch.zeros(9)), params=params) is linear
+    group = (torch.randn(9, 3), torch.zeros(9, dtype=torch.long))
+    assert is_linear(whence.Problem(model, {"a": group}, group, params=params)) is linear
 
 
 def test_a_head_that_starts_at_zero_is_linear_and_what_is_below_it_is_not():
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
     nn.init.zeros_(model[2].weight)
-    examples = (torch.randn(9, 3), torch.zeros(9))
-    assert is_linear(model, examples, params="2.*")
-    assert not is_linear(model, examples)
+    group = (torch.randn(9, 3), torch.zeros(9, dtype=torch.long))
+    assert is_linear(whence.Problem(model, {"a": group}, group, params="2.*"))
+    assert not is_linear(whence.Problem(model, {"a": group}, group))
 
 
 def test_only_methods_that_can_be_carried_out_have_a_price():
-    problem = counted_problem()
-    del problem["recipe"]
-    assert list(probe(problem, 5)) == ["one-step", "gradex"]
+    setup = replace(counted_setup(), recipe=None)
+    assert list(probe(setup, 5)) == ["one-step", "gradex"]
 
 
 # ---- advice ----------------------------------------------------------------------------------------------
@@ -376,19 +370,31 @@ def test_nothing_is_trained_without_a_recipe():
 
 
 def test_options_of_a_method_reach_its_estimator():
-    problem = checked_problem({**counted_problem(), "merge": {"early": 0.4}, "one_step": {"preconditioner": "none"}})
+    recipe = whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting="task")
+    problem = counted_setup(recipe, merge={"early": 0.4}, one_step={"scale": 0.5})
     assert make_estimator(problem, "merge").steps == 2
-    assert make_estimator(problem, "one-step").preconditioner == "none"
+    assert make_estimator(problem, "one-step").scale == 0.5
     with pytest.raises(InputError, match=r"There is no method 'merging'\. Did you mean 'merge'\?"):
         make_estimator(problem, "merging")
+
+
+def test_every_method_weights_tasks_as_the_recipe_does():
+    for weighting in ("sample", "task"):
+        setup = counted_setup(whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting=weighting))
+        for method in set(METHODS) - {"retrain"}:
+            assert make_estimator(setup, method).weighting == weighting
+        assert str(make_estimator(setup, "one-step").optimizer) == "sgd"
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nothing", "exp.py:nothing: The function must return a mapping with 'model', 'tasks', 'targets'"),
-        ("no_targets", "The problem must have 'model', 'tasks' and 'targets'. There is no 'targets'."),
-        ("misspelt", "A problem has no 'metric'. Did you mean 'metrics'?"),
+        ("nothing", "exp.py:nothing: The function must return a whence.Problem, or (problem, recipe), or"),
+        ("a_mapping", "Got dict instead."),
+        ("misspelt", "There is no method 'merg' to give options to. Did you mean 'merge'?"),
+        ("no_options", "The options must be a mapping by method. Got float instead."),
+        ("no_recipe", "The recipe must be a whence.Recipe or None. Got dict instead."),
+        ("wrong_labels", "exp.py:wrong_labels: Labels of the tasks must be from 0 to 1, one per output. Got 7."),
         ("broken", "exp.py:broken: cannot be called (RuntimeError: no data here)"),
         ("absent", "there is no 'absent' in it"),
     ],
@@ -446,7 +452,7 @@ def test_every_method_fills_a_table_that_can_be_fused(method, folder):
 def _problem_of(folder):
     space: dict = {}
     exec((folder / "exp.py").read_text(), space)
-    return space["problem"]()
+    return Setup.of(space["problem"]())
 
 
 def test_it_goes_on_where_it_stopped_and_with_the_same_vectors(folder):
@@ -499,7 +505,7 @@ def test_a_design_and_a_file_of_subsets_are_taken(folder):
         (["exp.py:problem", "--method", "merge"], "Say where the estimates go, as in -o cheap/."),
         (
             ["exp.py:without_recipe", "--method", "merge", "-o", "cheap"],
-            "The method 'merge' trains: the problem must have a 'recipe', a whence.Recipe.",
+            "The method 'merge' trains: return a recipe beside the problem, (problem, recipe).",
         ),
         (["exp.py:problem", "--method", "one-step", "-d", "fixed:9", "-o", "cheap"], "9"),
         (["exp.py:problem", "--method", "one-step", "-o", "cheap", "--truth", "none.csv"], "none.csv"),

@@ -292,7 +292,7 @@ def broken(problem):
 @pytest.mark.parametrize(
     ("problem", "text"),
     [
-        ("random", "gives other outputs when it sees the same examples again"),
+        ("random", "is not deterministic: two passes over the same examples differ"),
         ("shape", r"a row of outputs per example, \(4, C\). Got \(1, 3\)"),
         ("nan", "outputs for the examples are not finite, first for example 2 of 'b'"),
         ("apart", "do not depend on any of the chosen parameters"),

@@ -16,7 +16,7 @@ from whence.cli import arguments as args
 from whence.cli.console import Page, Row, Terminal, command, politely, remark, table, title, to_json
 from whence.cli.measure import design_of
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, checked_problem, make_estimator, recommend, workload
+from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
 
 if TYPE_CHECKING:
     from whence.measuring.ledger import Ledger
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
 
-ProblemFunction = Annotated[
-    str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem, a mapping.")
-]
+ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="How (else: show what each costs).")]
 Folder = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")
@@ -61,9 +59,8 @@ def estimate(
 ) -> None:
     """Estimate many subsets of a PyTorch model without training on each.
 
-    The function returns a mapping: model (an nn.Module at its start), tasks ({name: (inputs, labels)}), targets
-    ((inputs, labels), or several by name), recipe (a whence.Recipe; not needed by one-step and gradex), and if need be
-    loss, metrics, per_query, params, device, or options of a method as in {"gradex": {"rank": 1024}}.
+    The function returns a whence.Problem(model, tasks, targets); to train, also how, a whence.Recipe: (problem,
+    recipe); and if need be options of methods: (problem, recipe, {"gradex": {"rank": 1024}}).
 
     Each method is an outcome function. What they do, in passes of one example through the model (backward: two
     more), for N examples of K tasks, Q queries, C outputs and runs of R examples:
@@ -74,8 +71,8 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
-    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With {"merge":
-    {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
+    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
+    {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
 
     retrain: 3 R + Q for each subset. True, up to the noise of a seed.
 
@@ -100,7 +97,7 @@ def estimate(
             raise typer.Exit(1)
 
 
-def _problem(text: str) -> dict[str, Any]:
+def _problem(text: str) -> Setup:
     """What the user's function returns."""
     from whence.measuring.functions import load_function
     from whence.measuring.rows import brief
@@ -108,7 +105,7 @@ def _problem(text: str) -> dict[str, Any]:
     found = load_function(text)[0]
     function = getattr(found, "function", found)
     try:
-        return checked_problem(function() if callable(function) else function)
+        return Setup.of(function() if callable(function) else function)
     except InputError as error:
         raise InputError(f"{text}: {error}") from error
     except Exception as error:
@@ -118,7 +115,7 @@ def _problem(text: str) -> dict[str, Any]:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, given: dict[str, Any], n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
     from whence.estimators.probes import probe
 
     work = workload(given)
@@ -192,7 +189,7 @@ def _memory(value: float) -> str:
 
 
 def _estimates(
-    given: dict[str, Any], method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
+    given: Setup, method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
 ) -> tuple[dict[str, Any], Page]:
     from whence.measuring.loop import Workers, carry_out
     from whence.measuring.plan import make_plan

@@ -7,13 +7,15 @@ near they come is known where the model is linear in what is trained, and elsewh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError, counted, did_you_mean
 
 if TYPE_CHECKING:
     from whence.estimators.probes import Price
+    from whence.models.problem import Problem
+    from whence.models.recipe import Recipe
 
 METHODS = {
     "one-step": "the start of a training: tens of steps",
@@ -22,8 +24,46 @@ METHODS = {
     "merge": "fine-tuning that stays near its start",
     "retrain": "always: true runs, up to the noise of a seed",
 }
-REQUIRED = ("model", "tasks", "targets")
-SHARED = ("loss", "metrics", "per_query", "params", "device")
+RETURNS = "a whence.Problem, or (problem, recipe), or (problem, recipe, {method: options})"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a user's ``problem()`` gives: a problem, how its model is trained, and options of methods."""
+
+    problem: Problem
+    recipe: Recipe | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, given: Any) -> Setup:
+        """Return the setup of what a function has returned, checked.
+
+        Examples
+        --------
+        >>> Setup.of({"model": 1, "tasks": {}})  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+            ...
+        whence.errors.InputError: The function must return a whence.Problem, or (problem, recipe), or ...
+        """
+        from whence.models.problem import Problem
+        from whence.models.recipe import Recipe
+
+        if isinstance(given, Setup):
+            return given
+        parts = given if isinstance(given, (tuple, list)) else (given,)
+        if not 1 <= len(parts) <= 3 or not isinstance(parts[0], Problem):
+            found = ", ".join(type(part).__name__ for part in parts)
+            raise InputError(f"The function must return {RETURNS}. Got {found or 'nothing'} instead.")
+        made = cls(*parts)
+        if not (made.recipe is None or isinstance(made.recipe, Recipe)):
+            raise InputError(f"The recipe must be a whence.Recipe or None. Got {type(made.recipe).__name__} instead.")
+        if not isinstance(made.options, Mapping):
+            raise InputError(f"The options must be a mapping by method. Got {type(made.options).__name__} instead.")
+        if odd := [name for name in made.options if name not in METHODS]:
+            raise InputError(f"There is no method '{odd[0]}' to give options to. {did_you_mean(str(odd[0]), METHODS)}")
+        return made
+
 
 SMALL = 50_000  # trained parameters, up to which what was measured on small models is expected
 # Rank correlation with true runs for each query (LDS), as measured. Small models from a random start: digits, mean of
@@ -75,72 +115,46 @@ class Workload:
         return EXPECTED[method][self.n_trained > SMALL]
 
 
-def checked_problem(given: Any) -> dict[str, Any]:
-    """Return what a user's ``problem()`` has returned: a mapping with a model, its tasks and its targets.
-
-    Examples
-    --------
-    >>> checked_problem({"model": 1, "tasks": {}})
-    Traceback (most recent call last):
-        ...
-    whence.errors.InputError: The problem must have 'model', 'tasks' and 'targets'. There is no 'targets'.
-    """
-    if not isinstance(given, Mapping):
-        raise InputError(
-            "The function must return a mapping with 'model', 'tasks', 'targets' and, to train, a 'recipe'. "
-            f"Got {type(given).__name__} instead."
-        )
-    if missing := [name for name in REQUIRED if name not in given]:
-        raise InputError(f"The problem must have 'model', 'tasks' and 'targets'. There is no '{missing[0]}'.")
-    known = [*REQUIRED, "recipe", *SHARED, *(method.replace("-", "_") for method in METHODS)]
-    if odd := [name for name in given if name not in known]:
-        raise InputError(f"A problem has no '{odd[0]}'. {did_you_mean(str(odd[0]), known)}")
-    return dict(given)
-
-
-def make_estimator(problem: Mapping[str, Any], method: str, **options: Any) -> Any:
-    """Return the outcome function of a method for a problem; options of the problem itself go before those given."""
+def make_estimator(setup: Setup, method: str, **options: Any) -> Any:
+    """Return the outcome function of a method for a problem; options of the setup go before those given here."""
     import whence
 
     if method not in METHODS:
         raise InputError(f"There is no method '{method}'. {did_you_mean(method, METHODS)}")
-    common = {name: problem[name] for name in (*REQUIRED, *SHARED) if name in problem}
-    own = {**options, **problem.get(method.replace("-", "_"), {})}
+    problem, recipe = setup.problem, setup.recipe
+    own = {**options, **setup.options.get(method, {})}
     if method == "one-step":
-        return whence.OneStep(**common, **own)
+        return whence.OneStep(problem, recipe, **own)
     if method == "gradex":
-        return whence.GradEx(**common, **own)
-    if "recipe" not in problem:
-        raise InputError(f"The method '{method}' trains: the problem must have a 'recipe', a whence.Recipe.")
+        usual = {} if recipe is None else {"weighting": recipe.weighting}
+        return whence.GradEx(problem, **{**usual, **own})
+    if recipe is None:
+        raise InputError(f"The method '{method}' trains: return a recipe beside the problem, (problem, recipe).")
     makers: dict[str, Any] = {
         "gradex-along": whence.GradEx.along,
         "merge": whence.TaskVectors,
         "retrain": whence.Retrain,
     }
-    return makers[method](**common, recipe=problem["recipe"], **own)
+    return makers[method](problem, recipe, **own)
 
 
-def workload(problem: Mapping[str, Any]) -> Workload:
+def workload(setup: Setup) -> Workload:
     """Return what a problem consists of; its model is run on a few examples."""
     from whence.estimators.linearity import is_linear
     from whence.gradients.routes import EXACT_UP_TO
-    from whence.models.examples import Examples
-    from whence.models.functional import functional
 
-    tasks, targets = Examples.of(problem["tasks"], "tasks"), Examples.of(problem["targets"], "target")
-    _, trained = functional(problem["model"], problem.get("params"))
-    n_trained = sum(value.numel() for value in trained.values())
-    linear = is_linear(problem["model"], tasks, params=problem.get("params"))
-    gradex = {"rank": 512, "projection": "auto", **problem.get("gradex", {})}
+    problem = setup.problem
+    linear = is_linear(problem)
+    gradex = {"rank": 512, "projection": "auto", **setup.options.get("gradex", {})}
     return Workload(
-        n_tasks=len(tasks.names),
-        n_examples=len(tasks),
-        n_queries=len(targets),
-        n_params=sum(value.numel() for value in problem["model"].parameters()),
-        n_trained=n_trained,
+        n_tasks=len(problem.task_names),
+        n_examples=len(problem.tasks),
+        n_queries=len(problem.targets),
+        n_params=problem.n_params,
+        n_trained=problem.n_trained,
         linear=linear,
-        exact=linear and gradex["projection"] == "auto" and n_trained <= EXACT_UP_TO * gradex["rank"],
-        early=problem.get("merge", {}).get("early", Workload.early),
+        exact=linear and gradex["projection"] == "auto" and problem.n_trained <= EXACT_UP_TO * gradex["rank"],
+        early=setup.options.get("merge", {}).get("early", Workload.early),
     )
 
 
@@ -204,8 +218,8 @@ def _beyond(
     short = prices["merge"].once * min(1.0, QUARTER / work.early) + (work.n_tasks + 1) * prices["merge"].each
     if (short_runs := short / prices["retrain"].each) <= budget:
         return "merge", (
-            f"with a quarter of the steps and by outputs (in the problem: 'merge': {{'early': {QUARTER}, 'merge': "
-            f"'outputs'}}) it costs {short_runs:.1f} true runs, where as it is it costs {cost['merge']:.0f}. "
+            f"with a quarter of the steps and by outputs (options {{'merge': {{'early': {QUARTER}, 'merge': "
+            f"'outputs'}}}}) it costs {short_runs:.1f} true runs, where as it is it costs {cost['merge']:.0f}. "
             f"The remaining {budget - short_runs:.0f} true runs tell how far to trust it: fuse both."
         )
     cheapest = min(cost, key=lambda method: cost[method])

@@ -9,24 +9,25 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 
-from whence.estimators.ladder import make_estimator
+from whence.arrays import Floats
+from whence.estimators.ladder import Setup, make_estimator
 from whence.estimators.merged import STATISTICS_ROWS
-from whence.estimators.subsets import Floats
-from whence.estimators.trajectory import task_gradients
-from whence.gradients.linearize import Linearization, linearize
+from whence.gradients.groups import task_gradients
+from whence.gradients.linearize import Features, Linearization, linearize
 from whence.gradients.penalty import mean_square
 from whence.gradients.projections import Subspace, n_params, split
 from whence.gradients.solve import solve
 from whence.models.examples import Examples
 from whence.models.losses import Loss
+from whence.models.points import points_of
 from whence.models.training import train
 from whence.progress import track
 
@@ -55,19 +56,18 @@ class Price:
         return self.once + n * self.each
 
 
-def probe(problem: Mapping[str, Any], n: int) -> dict[str, Price]:
+def probe(setup: Setup, n: int) -> dict[str, Price]:
     """Return the price of every method that the problem allows, for n subsets, from a few seconds of work.
 
     Parameters
     ----------
-    problem : mapping
-        As `whence.estimators.ladder.checked_problem` returns it.
+    setup : Setup
     n : int
         Subsets to be estimated: as many runs are made side by side, if memory allows it.
     """
-    probes = _Probes(problem, n)
+    probes = _Probes(setup, n)
     methods = [probes.one_step, probes.gradex]
-    if "recipe" in problem:
+    if setup.recipe is not None:
         methods += [probes.gradex_along, probes.merge, probes.retrain]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about estimates from next to no data
@@ -108,12 +108,11 @@ def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> f
 class _Probes:
     """The methods on one problem, each tried on a little of it."""
 
-    def __init__(self, problem: Mapping[str, Any], n: int) -> None:
-        self.given, self.n = problem, n
-        self.tasks, self.targets = Examples.of(problem["tasks"], "tasks"), Examples.of(problem["targets"], "target")
-        self.n_tasks = len(self.tasks.names)
-        self.start = make_estimator(self._few(2), "one-step")  # the model, at hand
-        self.n_trained: int = sum(self.start.problem.start[name].numel() for name in self.start.problem.trained)
+    def __init__(self, setup: Setup, n: int) -> None:
+        self.given, self.problem, self.n = setup, setup.problem, n
+        self.tasks, self.targets = self.problem.tasks, self.problem.targets
+        self.n_tasks, self.n_trained = len(self.tasks.names), self.problem.n_trained
+        self.start = make_estimator(self._few(2), "one-step")
 
     def one_step(self) -> Price:
         """Gradients of the tasks and a search for the length of the step; then the queries."""
@@ -142,25 +141,24 @@ class _Probes:
 
     def gradex_along(self) -> Price:
         """A run, gradients of the tasks on its way, features at three of its points; then a solution at each."""
-        options, recipe = self.given.get("gradex_along", {}), self.given["recipe"]
+        options, recipe = self.given.options.get("gradex-along", {}), self.given.recipe
+        assert recipe is not None
         rank = min(options.get("rank", 512), self.n_trained)
         points = len(options.get("at", range(ALONG_POINTS)))
-        per_point = self.n_tasks * (2 if recipe.optimizer == "adamw" else 1)
+        per_point = self.n_tasks * recipe.update.directions_per_point
         traced = 1 + max(1, min(recipe.steps, rank // per_point))
         gradients = extrapolated(self._task_gradients, len(self.tasks), self.n_tasks)
-        like = make_estimator(self._few(2, "gradex_along", as_method="gradex"), "gradex")
+        like = make_estimator(self._few(2, "gradex-along", as_method="gradex"), "gradex")
         output_fn, params = like.points[0]
         tried = min(rank, max(8, DIRECTIONS // self.n_trained))
         directions = Subspace(split(torch.randn(tried, n_params(params)).to(next(iter(params.values()))), params))
         made: list[Linearization] = []
 
         def prepare(size: int) -> Work:
-            few = self._some(self.tasks, size).to(self.start.problem.device)
-            return lambda: made.append(
-                linearize(output_fn, params, few, directions, of=like.of, precision=like.precision)
-            )
+            few, precision = self._some(self.tasks, size), like.features.precision
+            return lambda: made.append(linearize(output_fn, params, few, directions, of=like.of, precision=precision))
 
-        used = self._used("gradex_along")
+        used = self._used("gradex-along")
         rows, share = used + len(self.targets), rank / tried
         features = share * extrapolated(prepare, rows, 8)
         once, each = (share * cost for cost in self._solving(made[-1], like.loss, used))
@@ -183,7 +181,8 @@ class _Probes:
 
     def retrain(self) -> Price:
         """A run, and the queries."""
-        return Price("retrain", 0.0, self._runs(self.n, self.given["recipe"].steps) / self.n + self._evaluation)
+        steps = self._retrain.recipe.steps
+        return Price("retrain", 0.0, self._runs(self.n, steps) / self.n + self._evaluation)
 
     @property
     def _vectors(self) -> float:
@@ -191,28 +190,26 @@ class _Probes:
 
     @cached_property
     def _width(self) -> int:
-        problem = self.start.problem
+        problem = self.problem
         with torch.no_grad():
-            return int(problem.output_fn(problem.start, problem.tasks.rows(slice(0, 2))[0]).shape[1])
+            return int(problem.output_fn(problem.start, problem.some_inputs(problem.tasks)).shape[1])
 
     @cached_property
     def _evaluation(self) -> float:
         """Seconds that one model takes for all queries, side by side with others where that is possible."""
-        problem = self.start.problem
-        targets = self.targets.to(problem.device)
-        stack: int = min(self.n, self.start.batch_size, STACK)
-        state = problem.started(stack)
+        together: int = min(self.n, self.start.batch_size, STACK)
+        state = self.start.stack.start(together)
 
         def prepare(size: int) -> Work:
-            few = self._some(targets, size)
-            return lambda: problem.evaluate(state, few, problem.metrics)
+            few = self._some(self.targets, size)
+            return lambda: self.start.stack.evaluate(state, few, self.problem.metrics)
 
-        whole: float = extrapolated(prepare, len(targets), 16)
-        return whole / stack
+        return extrapolated(prepare, len(self.targets), 16) / together
 
     @cached_property
     def _retrain(self) -> Any:
-        return make_estimator({**self.given, "tasks": self.tasks, "targets": self._some(self.targets, 2)}, "retrain")
+        problem = self.problem.with_examples(self.tasks, self._some(self.targets, 2))
+        return make_estimator(replace(self.given, problem=problem), "retrain")
 
     def _runs(self, m: int, steps: int) -> float:
         """Seconds that m runs of so many steps take, as many side by side as memory allows."""
@@ -223,46 +220,50 @@ class _Probes:
 
     def _training(self, m: int, steps: int) -> Work:
         """Steps of m runs, each on every other task."""
-        problem, recipe, seeds = self._retrain.problem, self._retrain.recipe, np.arange(m)
+        stack, recipe, seeds = self._retrain.stack, self._retrain.recipe, np.arange(m)
         subsets = ((np.arange(m)[:, None] + np.arange(self.n_tasks)) % 2 == 0).astype(float)
         subsets[:, 0] += subsets.sum(1) == 0
         state = self._retrain._start(seeds)
-        return lambda: train(problem, recipe, state, subsets, seeds, steps)
+        return lambda: train(stack, recipe, state, subsets, seeds, steps)
 
     def _merged(self, more_rows: int) -> float:
         """Seconds for a subset: the sum of K vectors, which is as much work as K examples, and the queries."""
         return self._evaluation * (1 + (self.n_tasks + more_rows) / len(self.targets))
 
     def _task_gradients(self, size: int) -> Work:
-        problem = make_estimator(self._few(size), "one-step").problem
-        return lambda: task_gradients(problem, problem.start)
+        problem = self._few(size).problem
+        (point,) = points_of(problem, [])
+        return lambda: task_gradients(problem, point, side_by_side=False)
 
     def _solving(self, linear: Linearization, loss: Loss, n_examples: int) -> tuple[float, float]:
         """Seconds of the first solution, and of each more, for so many examples like these."""
-        l2, weights = 1e-3 * mean_square(linear), np.random.default_rng(0).random((SUBSETS, 2))
+        l2, shares = 1e-3 * mean_square(linear), np.random.default_rng(0).dirichlet((1, 1), SUBSETS)
 
-        def of(subsets: Floats) -> float:
+        def of(shares: Floats) -> float:
             def prepare(size: int) -> Work:
                 more = _repeated(linear, size)
-                return lambda: solve(more, subsets, loss, l2=l2)
+                return lambda: solve(more, shares, loss, l2=l2)
 
             return extrapolated(prepare, n_examples, 32)
 
-        one, all_ = of(weights[:1]), of(weights)
+        one, all_ = of(shares[:1]), of(shares)
         return one, max(all_ - one, 0.0) / (SUBSETS - 1)
 
     def _used(self, method: str) -> int:
         """Number of the tasks' examples that features are made of."""
-        most = self.given.get(method, {}).get("examples")
+        most = self.given.options.get(method, {}).get("features", Features()).examples
         return len(self.tasks) if most is None else int(np.minimum(self.tasks.sizes, most).sum())
 
-    def _few(self, size: int, method: str = "", *, as_method: str = "") -> dict[str, Any]:
-        """The problem with a few of its examples, and nothing kept on disk."""
-        options = {k: v for k, v in self.given.get(method, {}).items() if k not in ("path", "store", "examples")}
+    def _few(self, size: int, method: str = "", *, as_method: str = "") -> Setup:
+        """The setup with a few of its examples, and nothing kept on disk."""
+        options = {name: value for name, value in self.given.options.get(method, {}).items() if name != "path"}
+        if "features" in options:
+            options["features"] = replace(options["features"], store=None, examples=None)
         if as_method:
-            options = {k: v for k, v in options.items() if k in ("of", "precision")}
-        few = {**self.given, "tasks": self._some(self.tasks, size), "targets": self._some(self.targets, 2)}
-        return {**few, as_method or method: options} if method else few
+            options = {name: value for name, value in options.items() if name in ("of", "features")}
+        problem = self.problem.with_examples(self._some(self.tasks, size), self._some(self.targets, 2))
+        own = {**self.given.options, **({as_method or method: options} if method else {})}
+        return replace(self.given, problem=problem, options=own)
 
     @staticmethod
     def _some(examples: Examples, size: int) -> Examples:
