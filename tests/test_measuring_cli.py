@@ -19,7 +19,7 @@ from terminal import on_a_terminal
 from whence.cli import app
 from whence.evaluation import loo_correlation, runs_needed
 from whence.measuring.functions import load_function
-from whence.measuring.journal import read_ledger
+from whence.outcomes.runs import read_ledger
 
 EXPERIMENT = '''
 """A user's file."""

@@ -17,7 +17,7 @@ import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
-from whence.measuring.journal import read_ledger
+from whence.outcomes.runs import read_ledger
 
 TASKS = ["hangs", "raises", "exits", "quits", "crashes", "prints", "nan", "shape", "killed", "fine"]
 ONE_EACH = np.eye(len(TASKS))
@@ -57,7 +57,7 @@ REASONS = {
     "prints": "RuntimeError: after eight megabytes",
     "killed": "its process was ended by SIGKILL (out of memory?)",
     "nan": "the outcome must be finite, and loss is nan",
-    "shape": "it returned loss[0], loss[1] where the first finished row returned loss",
+    "shape": "it returned loss[0], loss[1] where row 0 returned loss",
 }
 
 

@@ -104,6 +104,9 @@ Aim = Annotated[SuggestBy, typer.Option("--by", help="To learn most, or to beat 
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs here.")]
 PageFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the page here.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of whatever is random.", min=0)]
+AcceptChange = Annotated[
+    bool, typer.Option("--accept-change", help="Resume although the function or its data have changed.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
 

@@ -281,6 +281,7 @@ def in_options(sentence: str) -> str:
         lambda found: f"--{found[1].replace('_', '-')} must",
         sentence,
     )
+    sentence = sentence.replace("accept_change=True", "--accept-change")
     sentence = re.sub(r"\w+=\[[^\]]*\] \(or (--[^)]*)\)", r"\1", sentence)
     sentence = re.sub(known + r"=\[?'([^']*)'\]?", r"--\1 \2", sentence)
     return re.sub(known + r"=(?=[.,;: ])", r"--\1", sentence)

@@ -21,6 +21,7 @@ from typing import Any
 from whence.cli.console import plain
 from whence.display.report.findings import collect
 from whence.errors import InputError, counted
+from whence.outcomes.writing import whole_file
 from whence.surrogates.choose import Model
 
 SCRIPTS = (
@@ -79,15 +80,9 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the page of a document; the file appears whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    try:
-        partial.write_text(page(document), encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    text = page(document)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def page(document: Mapping[str, Any]) -> str:
