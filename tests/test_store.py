@@ -147,7 +147,7 @@ def test_a_store_that_was_altered_or_cut_is_refused(problem, tmp_path):
     with pytest.raises(InputError, match=r"damaged \(features.f32 is cut short\)"):
         linearize(*problem, Gaussian(5), batch_size=6, store=tmp_path / "s")
     (tmp_path / "s" / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="manifest.json is damaged: its checksum"):
+    with pytest.raises(InputError, match=r"manifest.json is damaged: its checksum"):
         linearize(*problem, Gaussian(5), batch_size=6, store=tmp_path / "s")
 
 

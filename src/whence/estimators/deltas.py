@@ -173,7 +173,7 @@ class DeltaFolder:
         path = self.file(task)
         try:
             with whole_file(path) as file:
-                save_file(tensors, file.name, {"task": task, "checksum": checksum(tensors)})
+                save_file(tensors, Path(file.name), {"task": task, "checksum": checksum(tensors)})
         except (InputError, SafetensorError) as error:
             full = "No space left" in str(error) or "disk is full" in str(error)
             reason = f"{path} cannot be written: the disk is full" if full else str(error).rstrip(".")

@@ -27,6 +27,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import DataWarning, InputError, did_you_mean
+from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import Floats, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
@@ -227,6 +228,11 @@ class GradEx:
         )  # fmt: skip
         made._run = run
         return made
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the outcomes depend on, apart from the method: the model, the tasks, the targets."""
+        return problem_digests(self.problem)
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -14,7 +14,9 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from whence.errors import InputError, some_of
+from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
+from whence.measuring.fingerprint import parts_of
 from whence.models.examples import Given
 from whence.models.functional import Filter
 from whence.models.losses import Loss
@@ -120,6 +122,12 @@ class Retrain:
     def batch_size(self) -> int:
         """Number of runs that are made side by side."""
         return self._chunks.size if self.problem.batched else 1
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the outcomes depend on, apart from the recipe: the model, the tasks, the targets."""
+        start = {} if self.init is None else {f"init: {name}": found for name, found in parts_of(self.init)}
+        return problem_digests(self.problem) | start
 
     @property
     def provenance(self) -> dict[str, str]:

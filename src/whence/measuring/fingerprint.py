@@ -43,24 +43,25 @@ def fingerprint_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     """
     if outcome_fn.fingerprint is not None:
         return {str(name): str(value) for name, value in outcome_fn.fingerprint.items()}
-    return dict(_parts(given(outcome_fn)))
+    return dict(parts_of(given(outcome_fn)))
 
 
 def state_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     """What is in memory of all that, and so may have changed by measuring."""
     if outcome_fn.fingerprint is not None:
         return {}
-    return {name: value for name, value in _parts(given(outcome_fn)) if name.startswith(_IN_MEMORY)}
+    return {name: value for name, value in parts_of(given(outcome_fn)) if name.startswith(_IN_MEMORY)}
 
 
-def _parts(function: Any) -> Iterator[tuple[str, str]]:
+def parts_of(function: Any) -> Iterator[tuple[str, str]]:
+    """Names and digests of what a function depends on."""
     if isinstance(function, functools.partial):
         arguments = {str(place): value for place, value in enumerate(function.args)} | function.keywords
         yield from _values("argument", arguments)
-        yield from _parts(function.func)
+        yield from parts_of(function.func)
         return
     if isinstance(function, MethodType):
-        yield from _parts(function.__self__)
+        yield from parts_of(function.__self__)
         return
     if text := getattr(function, "source_text", None):  # of a file, which may have changed since it was read
         yield from _sources(Path(function.path), text)

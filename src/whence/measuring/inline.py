@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whence.measuring.batches import growing
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result, brief, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch
@@ -16,10 +17,6 @@ from whence.outcomes.subset import Subset
 
 if TYPE_CHECKING:
     from whence.measuring.engine import Workers
-
-FIRST_BATCH = 8  # rows
-LONGEST_BATCH = 10.0  # seconds, after which what is finished has to be on disk
-TOGETHER = 0.7  # share of the time of single rows below which rows are better measured together
 
 
 class InlineEngine:
@@ -47,33 +44,11 @@ class InlineEngine:
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
         """Results of the jobs, each as it comes or a batch at a time."""
         if self._outcome_fn.batch is not None:
-            yield from _in_batches(self._outcome_fn, todo)
+            for part in growing(len(todo), int(self._outcome_fn.batch_size)):
+                yield from _batch(self._outcome_fn, todo[part])
             return
         for job in todo:
             yield [Result(job, measure_row(self._outcome_fn, Subset(job.weights, self._task_names), job.seed))]
-
-
-def _in_batches(outcome_fn: OutcomeFn, todo: Sequence[Job]) -> Iterator[list[Result]]:
-    """Results of batches of about ten seconds, so that a kill loses seconds of work and not all of it.
-
-    The first two say how long a row takes. Where more rows take hardly longer than few, as on a GPU, there are as many
-    in a batch as the function takes.
-    """
-    most = int(outcome_fn.batch_size)
-    sizes: list[int] = []
-    times: list[float] = []
-    size, at = min(most, FIRST_BATCH), 0
-    while at < len(todo):
-        chunk, began = todo[at : at + size], time.perf_counter()
-        yield from _batch(outcome_fn, chunk)
-        at += len(chunk)
-        sizes, times = [*sizes, len(chunk)], [*times, time.perf_counter() - began]
-        if len(times) == 1:
-            size = min(most, 2 * FIRST_BATCH)
-        elif times[1] < TOGETHER * times[0] * sizes[1] / sizes[0]:
-            size = most
-        else:
-            size = min(most, max(1, int(LONGEST_BATCH * sizes[-1] / max(times[-1], 1e-9))))
 
 
 def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]]:

@@ -62,7 +62,9 @@ def read_plan(folder: Path) -> Plan:
     """Plan of a run folder."""
     found = read_document(folder / PLAN)
     if found.get("format") != FORMAT:
-        raise InputError(f"{folder / PLAN} is of the format '{found.get('format')}', and this version reads '{FORMAT}'.")
+        raise InputError(
+            f"{folder / PLAN} is of the format '{found.get('format')}', and this version reads '{FORMAT}'."
+        )
     try:
         rows = found["subsets"]
         binary = bool(rows) and isinstance(rows[0], str)
