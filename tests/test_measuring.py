@@ -307,9 +307,7 @@ def test_the_first_finished_row_says_which_targets_there_are():
     def changing(subset, seed):
         return {4: {"b": 1.0, "a": 2.0}, 3: {"a": 3.0, "b": 4.0}}.get(int(subset.sum()), {"a": 5.0})
 
-    with pytest.warns(
-        DataWarning, match=r"6 of 11 rows failed.*it returned a where row 0 returned b, a"
-    ):
+    with pytest.warns(DataWarning, match=r"6 of 11 rows failed.*it returned a where row 0 returned b, a"):
         runs = whence.measure(changing, "lto", tasks=TASKS, engine="inline")
     assert runs.target_names == ("b", "a")
     np.testing.assert_array_equal(runs.values[:5], [[1.0, 2.0]] + [[4.0, 3.0]] * 4)
