@@ -72,7 +72,6 @@ def test_a_run_goes_on_with_the_same_function_made_again(make, tmp_path):
     [
         ("batch_size", 0, "an integer of at least 1"),
         ("provenance", "by hand", "a mapping of names to text"),
-        ("fingerprint", 3, "a mapping of names to text"),
         ("tuned", 1, "a method"),
     ],
 )
@@ -81,6 +80,13 @@ def test_what_the_contract_does_not_allow_is_named(attribute, value, wanted):
     setattr(odd, attribute, value)
     with pytest.raises(InputError, match=f"The '{attribute}' of the outcome function Called must be {wanted}"):
         as_outcome_fn(odd)
+
+
+def test_a_fingerprint_that_is_none_is_named(tmp_path):
+    odd = Called()
+    odd.fingerprint = 3
+    with pytest.raises(InputError, match="The 'fingerprint' of the outcome function Called must be a mapping"):
+        measured(odd, path=tmp_path / "run")
 
 
 # ---- engines ---------------------------------------------------------------------------------------------

@@ -163,8 +163,16 @@ def table(columns: Sequence[str], rows: Iterable[Row], *, left: Sequence[str] = 
         # Numbers stay on one line; names and sentences may go on in the next one, and are never cut.
         found.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in rows:
-        found.add_row(*row)
+        found.add_row(*map(_safe, row))
     return found
+
+
+def _safe(cell: str | Text) -> str | Text:
+    """Cell in which nothing is obeyed; before its width is measured."""
+    if isinstance(cell, str):
+        return safe_text(cell)
+    shown = safe_text(cell.plain)
+    return cell if shown == cell.plain else Text(shown, cell.style)
 
 
 def both_ends(rows: list[Row], top: int | None = None, *, how: str) -> list[Row]:

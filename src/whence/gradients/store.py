@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from whence.errors import InputError
+from whence.outcomes.sizes import size_in_words
 from whence.outcomes.writing import (
     as_line,
     from_line,
@@ -50,19 +51,6 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def size_in_words(n_bytes: float) -> str:
-    """Text of a number of bytes.
-
-    >>> size_in_words(3.2e9)
-    '3.2 GB'
-    """
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 class Store:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence.errors import InputError, did_you_mean, some_of
-from whence.outcomes.checks import repeated
 
 Tokens = NDArray[np.int64]
 Encode = Callable[[str], Sequence[int]]
@@ -240,8 +240,9 @@ def read_examples(
             found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
     if not found:
         raise InputError(f"{where}: the file is empty. Give one JSON object per line, with {text!r} and {label!r}.")
-    if again := repeated(example.name for example in found):
-        raise InputError(f"{where}: the ids must differ. Given more than once: {again}.")
+    times = Counter(example.name for example in found)
+    if twice := sorted(name for name, number in times.items() if number > 1):
+        raise InputError(f"{where}: the ids must differ. Given more than once: {some_of(twice)}.")
     return found
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from whence.errors import InputError
 from whence.measuring.outcome_fn import OutcomeFn, given, name_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Path)
@@ -41,14 +42,20 @@ def fingerprint_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     >>> found["argument base"]
     '16'
     """
-    if outcome_fn.fingerprint is not None:
-        return {str(name): str(value) for name, value in outcome_fn.fingerprint.items()}
-    return dict(parts_of(given(outcome_fn)))
+    said = outcome_fn.fingerprint
+    if said is None:
+        return dict(parts_of(given(outcome_fn)))
+    if not isinstance(said, Mapping):
+        raise InputError(
+            f"The 'fingerprint' of the outcome function {name_of(outcome_fn)} must be a mapping of names to text. "
+            f"Got {said!r}."
+        )
+    return {str(name): str(value) for name, value in said.items()}
 
 
 def state_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     """What is in memory of all that, and so may have changed by measuring."""
-    if outcome_fn.fingerprint is not None:
+    if getattr(given(outcome_fn), "fingerprint", None) is not None:
         return {}
     return {name: value for name, value in parts_of(given(outcome_fn)) if name.startswith(_IN_MEMORY)}
 

@@ -6,13 +6,14 @@ import os
 import warnings
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from whence.errors import DataWarning
 from whence.measuring.display import Display
 from whence.measuring.engine import Workers
-from whence.measuring.fingerprint import state_of
+from whence.measuring.fingerprint import fingerprint_of, state_of
 from whence.measuring.journal import Books, open_journal
 from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn
 from whence.measuring.plan import make_plan
@@ -140,14 +141,16 @@ def carry_out(
 ) -> Ledger:
     """Measure what a plan leaves to be measured, and return what every row has come to."""
     workers.check(outcome_fn, plan)
-    opened = nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change)
-    with opened as books:
+    if folder is not None:
+        plan = replace(plan, fingerprint=fingerprint_of(outcome_fn))
+    with nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change) as books:
         ledger = books.ledger
         if todo := list(plan.jobs(ledger.wanted(retry=retry))):
             try:
                 _measure(outcome_fn, todo, workers, books, progress)
             finally:
-                books.finished(state_of(outcome_fn))
+                if folder is not None:
+                    books.finished(state_of(outcome_fn))
     return ledger
 
 

@@ -23,8 +23,7 @@ from whence.outcomes.checks import listed
 from whence.outcomes.subset import Subset
 
 BATCH_SIZE = 64
-_ATTRIBUTES = ("task_names", "maximize", "provenance", "fingerprint", "batch_size")
-_METHODS = ("tuned", "check")
+_SAID = ("task_names", "maximize", "provenance", "batch_size", "batch", "tuned", "check")
 
 
 class OutcomeFn:
@@ -88,9 +87,14 @@ class _Adapted(OutcomeFn):
     def __init__(self, given: Any) -> None:
         self.given = given
         self.__qualname__ = name_of(given)
-        for name in (*_ATTRIBUTES, "batch", *_METHODS):
+        for name in _SAID:
             if (found := getattr(given, name, None)) is not None:
                 setattr(self, name, found)
+
+    @property
+    def fingerprint(self) -> Mapping[str, str] | None:  # type: ignore[override]
+        """As it is when asked for: it may take long to find."""
+        return getattr(self.given, "fingerprint", None)
 
     def __call__(self, subset: Subset, seed: int) -> Any:
         return self.given(subset, seed) if callable(self.given) else super().__call__(subset, seed)
@@ -131,12 +135,6 @@ def _check(found: OutcomeFn) -> None:
         ("check", found.check, "a method", callable(found.check)),
         ("batch_size", found.batch_size, "an integer of at least 1", _is_count(found.batch_size)),
         ("provenance", found.provenance, "a mapping of names to text", isinstance(found.provenance, Mapping)),
-        (
-            "fingerprint",
-            found.fingerprint,
-            "a mapping of names to text",
-            found.fingerprint is None or isinstance(found.fingerprint, Mapping),
-        ),
     ):
         if not good:
             raise InputError(f"The '{name}' of the outcome function {name_of(found)} must be {wanted}. Got {value!r}.")

@@ -10,7 +10,6 @@ import numpy as np
 
 from whence.designs import parse_design
 from whence.errors import InputError, counted, some_of
-from whence.measuring.fingerprint import fingerprint_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes.checks import Floats, as_names, as_numbers, check_weights, listed
 from whence.outcomes.plan import Plan
@@ -50,8 +49,7 @@ def make_plan(
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
     up = up if isinstance(up, bool) else [up] if isinstance(up, str) else list(up)
     provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
-    about = fingerprint_of(outcome_fn)
-    return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, up, provenance, about)
+    return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, up, provenance)
 
 
 def whole(value: Any, parameter: str, least: int) -> int:

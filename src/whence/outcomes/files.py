@@ -284,7 +284,7 @@ def _write_npz(runs: Outcomes, file: BinaryIO) -> None:
         "maximize": np.array(runs.maximize),
         "provenance": np.array(json.dumps(runs.provenance)),
     }
-    np.savez_compressed(file, **arrays, checksum=np.array(_checksum(arrays)))
+    np.savez_compressed(file, checksum=np.array(_checksum(arrays)), **arrays)
 
 
 def _checksum(arrays: Mapping[str, Any]) -> str:
@@ -367,7 +367,7 @@ def _check_parquet(table: Any, note: dict[str, Any]) -> None:
     """Refuse a file of ours that was changed."""
     told = note.pop("checksum")
     columns = np.array([column.to_numpy() for column in table.columns])
-    if told != _checksum({"note": np.array(json.dumps(note)), "columns": columns}):
+    if told != _checksum({"note": np.array(json.dumps([note, table.column_names])), "columns": columns}):
         raise ValueError("its checksum does not match its contents")
 
 
@@ -376,6 +376,7 @@ def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
     fields = ("task_names", "target_names", "maximize", "provenance")
     note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
-    note["checksum"] = _checksum({"note": np.array(json.dumps(note)), "columns": columns})
-    table = pa.Table.from_arrays([pa.array(column) for column in columns], [*runs.task_names, *runs.target_names])
+    names = [*runs.task_names, *runs.target_names]
+    note["checksum"] = _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
     pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)

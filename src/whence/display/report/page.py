@@ -20,7 +20,7 @@ from typing import Any
 
 from whence.cli.console import plain
 from whence.display.report.findings import collect
-from whence.errors import InputError, counted
+from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
 from whence.surrogates.choose import Model
 
@@ -87,6 +87,7 @@ def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> Non
 
 def page(document: Mapping[str, Any]) -> str:
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
+    document = _shown(document)
     runs, targets = document["runs"], document["targets"]
     whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
     script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
@@ -107,6 +108,15 @@ def page(document: Mapping[str, Any]) -> str:
         data=_json(document),
         script=script,
     )
+
+
+def _shown(value: Any) -> Any:
+    """Document in which nothing that a page would obey, such as turned text, is left in a name."""
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return safe_text(value) if isinstance(value, str) else value
 
 
 def _json(document: Mapping[str, Any]) -> str:
