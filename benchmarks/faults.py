@@ -442,6 +442,22 @@ def room():
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
+def record(lines, how):
+    """Write the table, with the command, the machine and the day."""
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    text = f"""# Faults
+
+How often something was tried, and what came of it: the goal is 0 everywhere but in the first column.
+
+## Attacks
+
+`python benchmarks/faults.py {how}` on {machine}, {datetime.date.today().isoformat()}.
+
+"""
+    place = Path(__file__).parent / "results" / "faults.md"
+    place.write_text(text + "\n".join(lines) + "\n", encoding="utf-8")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="A tenth of it.")
@@ -466,13 +482,8 @@ def main():
             score = attack()
             lines.append(f"| {name} | {' | '.join(str(score[column]) for column in COLUMNS)} |")
             print(lines[-1], f"({time.monotonic() - began:.0f} s)", flush=True)
-    how = "--quick" if given.quick else ""
-    today = datetime.date.today().isoformat()
-    about = f"`python benchmarks/faults.py {how}`".replace(" `", "`")
-    head = f"{about} on {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {today}."
     if not given.only:
-        place = Path(__file__).parent / "results" / "faults.md"
-        place.write_text("# Faults\n\n" + head + "\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+        record(lines, "--quick" if given.quick else f"--seconds {given.seconds:g}")
     print("\n".join(lines))
 
 
