@@ -133,6 +133,8 @@ def test_directions_belong_to_the_folder(project):
         measured(7, maximize=["loss"])
     with pytest.raises(InputError, match=r"what to maximise \(was acc, is none\)"):
         measured(7, maximize=False)
+    with pytest.raises(InputError, match="There is no target 'f1'"):
+        measured(7, maximize=["f1"])
 
 
 def test_directions_may_be_said_later(project):

@@ -13,6 +13,7 @@ import ast
 import functools
 import hashlib
 import inspect
+import os
 import random
 import sys
 import sysconfig
@@ -105,7 +106,7 @@ def _source_of(defined: Any) -> Iterator[tuple[str, str]]:
 def _sources(path: Path, text: str, module: str = "") -> Iterator[tuple[str, str]]:
     """Digest of a file and of each file of its project that it imports, directly or not."""
     path = path.absolute()
-    root = path.parents[module.count(".") + (path.name == "__init__.py")] if "." in module else path.parent
+    root = path.parents[module.count(".") + (path.name == "__init__.py")]
     seen, waiting = {path: text}, [path]
     while waiting and not _is_installed(root):
         place = waiting.pop()
@@ -114,7 +115,7 @@ def _sources(path: Path, text: str, module: str = "") -> Iterator[tuple[str, str
                 seen[found] = found.read_text(encoding="utf-8", errors="replace")
                 waiting.append(found)
     for place in sorted(seen):
-        yield str(place.relative_to(root)), _hash(_normal(seen[place]).encode())
+        yield os.path.relpath(place, root), _hash(_normal(seen[place]).encode())
 
 
 def _is_installed(root: Path) -> bool:
@@ -131,7 +132,7 @@ def _imported(path: Path, text: str, root: Path) -> Iterator[Path]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [(root, alias.name) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(path.parents):
             start = path.parents[node.level - 1] if node.level else root
             own = node.module or ""
             names = [(start, own), *((start, f"{own}.{alias.name}".strip(".")) for alias in node.names)]

@@ -47,7 +47,8 @@ def make_plan(
         subsets, names = _given(design, n, names)
     check_weights(subsets, names)
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
-    up = up if isinstance(up, bool) else [up] if isinstance(up, str) else list(up)
+    if not isinstance(up, bool):
+        up = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
     provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
     return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, up, provenance)
 

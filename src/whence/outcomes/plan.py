@@ -97,7 +97,10 @@ class Plan:
         """
         self._refuse_other_rows(now)
         up = _said(now.maximize, targets)
-        before = _said(self.maximize, targets)
+        try:
+            before = _said(self.maximize, targets)
+        except InputError:  # of targets that do not exist, and so of none
+            before = None
         now = replace(now, maximize=self.maximize if up is None else now.maximize, changes=self.changes)
         found = differences({FUNCTION: self.outcome_fn}, {FUNCTION: now.outcome_fn})
         found += differences(self.provenance, now.provenance)
@@ -108,8 +111,8 @@ class Plan:
             return replace(now, fingerprint=_kept(self.fingerprint, now.fingerprint))
         if not accept:
             raise InputError(
-                f"this run was begun with {_other(found)}. Go on as it was begun, or use another folder. To go on with "
-                "the change all the same, and have the table say so: accept_change=True."
+                f"this run was begun with something else: {some_of(found, 4)}. Go on as it was begun, or use another "
+                "folder. To go on with the change all the same, and have the table say so: accept_change=True."
             )
         return replace(now, changes=(*self.changes, f"after {counted(done, 'row')}: {', '.join(found)}"))
 
@@ -138,20 +141,13 @@ def _begun(what: str) -> InputError:
     return InputError(f"this run was begun with {what}. Go on as it was begun, or use another folder.")
 
 
-def _other(found: list[str]) -> str:
-    return f"something else: {some_of(found, 4)}"
-
-
 def _said(maximize: Any, targets: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """Directions that somebody gave, by target where those are known; None where nobody has, or not of these."""
+    """Directions that somebody gave, by target where those are known; None where nobody has."""
     if not isinstance(maximize, bool) and not len(maximize):
         return None
     if not targets:
         return (maximize,) if isinstance(maximize, bool) else tuple(maximize)
-    try:
-        return tuple(name for name, up in zip(targets, as_directions(maximize, targets), strict=True) if up)
-    except InputError:
-        return None
+    return tuple(name for name, up in zip(targets, as_directions(maximize, targets), strict=True) if up)
 
 
 def _in_words(names: tuple[Any, ...]) -> str:
