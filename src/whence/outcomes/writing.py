@@ -145,7 +145,8 @@ def read_document(path: Path) -> dict[str, Any]:
         found = None
     if found is None:
         raise InputError(
-            f"{path} is damaged: its checksum does not match its contents. Restore it, or use another folder."
+            f"{path} is damaged: its checksum does not match its contents, or another version wrote it. Restore it, or "
+            "use another folder."
         )
     return found
 
