@@ -89,7 +89,8 @@ def train(subset, seed):
 def problem():
     torch.manual_seed(0)
     group = [(torch.randn(20, 6), torch.randint(0, 2, (20,))) for _ in range(9)]
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2)), dict(zip(TASKS, group, strict=False)), group[8]
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    return whence.Problem(model, dict(zip(TASKS, group, strict=False)), group[8])
 
 
 def local(path):
@@ -105,17 +106,17 @@ def on_ray(path):
 
 
 def retraining(path):
-    function = whence.Retrain(*problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8))
+    function = whence.Retrain(problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8))
     whence.measure(function, "bernoulli:0.5", 160, path=path / "run")
 
 
 def vectors(path):
-    function = whence.TaskVectors(*problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8), path=path / "vectors")
+    function = whence.TaskVectors(problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8), path=path / "vectors")
     whence.measure(function, "bernoulli:0.5", 60, path=path / "run")
 
 
 def gradex(path):
-    function = whence.GradEx(*problem(), rank=16, store=path / "store")
+    function = whence.GradEx(problem(), rank=16, store=path / "store")
     whence.measure(function, "bernoulli:0.5", 60, path=path / "run")
 
 

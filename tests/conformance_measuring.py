@@ -56,22 +56,28 @@ def _torch_problem():
     return nn.Linear(3, 2), dict(zip(TASKS, group[:3], strict=True)), group[3]
 
 
+def _problem():
+    from whence import Problem
+
+    return Problem(*_torch_problem())
+
+
 def retrain():
     from whence import Recipe, Retrain
 
-    return Retrain(*_torch_problem(), Recipe(steps=3, lr=0.1))
+    return Retrain(_problem(), Recipe(steps=3, lr=0.1))
 
 
 def task_vectors():
     from whence import Recipe, TaskVectors
 
-    return TaskVectors(*_torch_problem(), Recipe(steps=3, lr=0.1))
+    return TaskVectors(_problem(), Recipe(steps=3, lr=0.1))
 
 
 def gradex():
     from whence import GradEx
 
-    return GradEx(*_torch_problem(), rank=4)
+    return GradEx(_problem(), rank=4)
 
 
 OUTCOME_FNS = {

@@ -105,7 +105,7 @@ def test_changed_models_targets_and_examples_are_refused(tmp_path):
         if seed:
             torch.nn.init.normal_(model.weight)
         moved = {**tasks, "b": (tasks["b"][0] + shift, tasks["b"][1])}
-        return whence.Retrain(model, moved, target, whence.Recipe(steps=2, lr=lr))
+        return whence.Retrain(whence.Problem(model, moved, target), whence.Recipe(steps=2, lr=lr))
 
     def go(**change):
         return whence.measure(made(**change), ALL, path=tmp_path / "run", engine="inline")

@@ -446,8 +446,12 @@ def displayed(monkeypatch, *, terminal, seconds=0.0, **how):
     with Display(ledger, 3, " with 1 worker", **how) as display:
         monkeypatch.setattr(time, "monotonic", lambda: next(clock) + seconds + real())
         for row in (1, 2):
-            display.show(ledger.book([Result(jobs[row], Reply(("loss",), [0.5]))]))
-        display.show(ledger.book([Result(jobs[3], Reply(reason="no"))]))
+            done = [Result(jobs[row], Reply(("loss",), [0.5]))]
+            ledger.book(done)
+            display.show(done)
+        failed = [Result(jobs[3], Reply(reason="no"))]
+        ledger.book(failed)
+        display.show(failed)
         monkeypatch.setattr(time, "monotonic", real)
     return screen.text
 
