@@ -470,7 +470,7 @@ def test_estimates_made_otherwise_are_not_mixed(folder):
     result = run("estimate", "exp.py:slower", "--method", "merge", "-n", "9", "-o", "cheap")
     assert result.exit_code == 2
     told = " ".join(result.stderr.split())
-    assert "cheap: these estimates were made with merge sample × 1.0 of 4 runs of 6 steps, and now it is" in told
+    assert "cheap: this run was begun with something else: merge (was sample × 1.0 of 4 runs of 6 steps, is " in told
     assert whence.read_outcomes("cheap").n_runs == 5
 
 
