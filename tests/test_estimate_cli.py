@@ -187,7 +187,7 @@ def test_what_more_work_takes_is_told_from_a_little_of_it(fixed, slope, most, mo
     monkeypatch.setattr(probes, "seconds", lambda work: work() or fixed + slope * done[-1])
     found = extrapolated(prepare, most)
     whole = fixed + slope * most
-    assert found == pytest.approx(whole) if fixed < probes.MOMENT else whole <= found <= whole + fixed * most
+    assert found == pytest.approx(whole) if fixed < probes.LONG else whole <= found <= whole + fixed * most
     assert sum(done[:-1]) * slope <= 2 * max(probes.MOMENT, slope)  # and little of it is done
 
 
@@ -470,7 +470,7 @@ def test_estimates_made_otherwise_are_not_mixed(folder):
     result = run("estimate", "exp.py:slower", "--method", "merge", "-n", "9", "-o", "cheap")
     assert result.exit_code == 2
     told = " ".join(result.stderr.split())
-    assert "cheap: these estimates were made with merge sample × 1.0 of 4 runs of 6 steps, and now it is" in told
+    assert "cheap: this run was begun with something else: merge (was sample × 1.0 of 4 runs of 6 steps, is " in told
     assert whence.read_outcomes("cheap").n_runs == 5
 
 

@@ -293,7 +293,7 @@ def test_a_run_folder_of_other_prompts_or_another_model_is_refused(tmp_path):
     other = LanguageModel(tiny_model(seed=1), tiny_tokenizer())
     asked = prompts.asking(examples(5, seed=7))
     for truth in (Prompted(other, prompts), Prompted(language, asked), Prompted(language, prompts, order="random")):
-        with pytest.raises(InputError, match="this run was begun with the outcome function Prompted"):
+        with pytest.raises(InputError, match="this run was begun with something else: "):
             measured(truth)
 
 

@@ -16,10 +16,10 @@ import pytest
 import whence
 from whence.errors import DataWarning, InputError
 from whence.measuring.display import Display, duration
-from whence.measuring.ledger import Ledger
-from whence.measuring.plan import Plan
 from whence.measuring.rows import Job, Reply, Result
 from whence.measuring.values import flatten, flatten_batch
+from whence.outcomes.ledger import Ledger
+from whence.outcomes.plan import Plan
 
 TASKS = ["code", "math", "law", "news"]
 EFFECTS = np.array([-1.0, 0.5, 0.25, 0.0])
@@ -307,9 +307,7 @@ def test_the_first_finished_row_says_which_targets_there_are():
     def changing(subset, seed):
         return {4: {"b": 1.0, "a": 2.0}, 3: {"a": 3.0, "b": 4.0}}.get(int(subset.sum()), {"a": 5.0})
 
-    with pytest.warns(
-        DataWarning, match=r"6 of 11 rows failed.*it returned a where the first finished row returned b, a"
-    ):
+    with pytest.warns(DataWarning, match=r"6 of 11 rows failed.*it returned a where row 0 returned b, a"):
         runs = whence.measure(changing, "lto", tasks=TASKS, engine="inline")
     assert runs.target_names == ("b", "a")
     np.testing.assert_array_equal(runs.values[:5], [[1.0, 2.0]] + [[4.0, 3.0]] * 4)
@@ -448,8 +446,12 @@ def displayed(monkeypatch, *, terminal, seconds=0.0, **how):
     with Display(ledger, 3, " with 1 worker", **how) as display:
         monkeypatch.setattr(time, "monotonic", lambda: next(clock) + seconds + real())
         for row in (1, 2):
-            display.show(ledger.book([Result(jobs[row], Reply(("loss",), [0.5]))]))
-        display.show(ledger.book([Result(jobs[3], Reply(reason="no"))]))
+            done = [Result(jobs[row], Reply(("loss",), [0.5]))]
+            ledger.book(done)
+            display.show(done)
+        failed = [Result(jobs[3], Reply(reason="no"))]
+        ledger.book(failed)
+        display.show(failed)
         monkeypatch.setattr(time, "monotonic", real)
     return screen.text
 

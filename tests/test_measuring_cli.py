@@ -19,7 +19,7 @@ from terminal import on_a_terminal
 from whence.cli import app
 from whence.evaluation import loo_correlation, runs_needed
 from whence.measuring.functions import load_function
-from whence.measuring.journal import read_ledger
+from whence.outcomes.runs import read_ledger
 
 EXPERIMENT = '''
 """A user's file."""
@@ -57,12 +57,18 @@ def one_argument(subset):
     return 0.0
 '''
 EFFECTS = np.array([-1.0, -0.5, 0.25, 0.0])
+BESIDE = """
+import numpy as np
+EFFECTS = np.array([-1.0, -0.5, 0.25, 0.0])
+def alone(subset, seed):
+    return 0.0
+"""
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     (tmp_path / "exp.py").write_text(EXPERIMENT)
-    (tmp_path / "beside.py").write_text("import numpy as np\nEFFECTS = np.array([-1.0, -0.5, 0.25, 0.0])\n")
+    (tmp_path / "beside.py").write_text(BESIDE)
     (tmp_path / "broken.py").write_text("import no_such_module\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -192,7 +198,7 @@ MISTAKES = {
     "odd design": (["exp.py:train", "-d", "best"], "A design must be bernoulli:P"),
     "no n": (["exp.py:train", "-d", "fixed:2"], "say how many, as in -n 100"),
     "too many": (["exp.py:train", "-d", "fixed:2", "-n", "99"], "fewer than the n=99 asked for"),
-    "no tasks": (["beside.py:EFFECTS", "-d", "loo"], "name them with --tasks, or give their number"),
+    "no tasks": (["beside.py:alone", "-d", "loo"], "name them with --tasks, or give their number"),
     "odd jobs": (["exp.py:train", "-d", "loo", "--jobs", "0"], "--jobs must be an integer of at least 1"),
     "odd timeout": (["exp.py:train", "-d", "loo", "--timeout", "-1"], "--timeout must be a number of seconds above 0"),
     "timeout here": (["exp.py:train", "-d", "loo", "--timeout", "1", "--engine", "inline"], "neither workers nor"),

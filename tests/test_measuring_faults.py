@@ -17,7 +17,7 @@ import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
-from whence.measuring.journal import read_ledger
+from whence.outcomes.runs import read_ledger
 
 TASKS = ["hangs", "raises", "exits", "quits", "crashes", "prints", "nan", "shape", "killed", "fine"]
 ONE_EACH = np.eye(len(TASKS))
@@ -57,7 +57,7 @@ REASONS = {
     "prints": "RuntimeError: after eight megabytes",
     "killed": "its process was ended by SIGKILL (out of memory?)",
     "nan": "the outcome must be finite, and loss is nan",
-    "shape": "it returned loss[0], loss[1] where the first finished row returned loss",
+    "shape": "it returned loss[0], loss[1] where row 0 returned loss",
 }
 
 
@@ -230,7 +230,7 @@ def test_killing_a_run_and_its_workers_fifty_times_changes_no_bit(tmp_path):
 
 def test_the_table_can_be_read_while_it_is_measured(tmp_path):
     with driver(tmp_path / "run", nap=0.01) as process:
-        wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 10)
+        wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 12)
         seen = whence.read_outcomes(tmp_path / "run")
         later = whence.read_outcomes(tmp_path / "run")
         process.kill()
@@ -251,7 +251,7 @@ except KeyboardInterrupt:
     sys.exit(130)
 """
     with driver(tmp_path / "run", nap=0.05, code=code) as process:
-        wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 4)
+        wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 6)
         workers = children_of(process.pid)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130

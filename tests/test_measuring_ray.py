@@ -11,7 +11,7 @@ import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
-from whence.measuring.journal import read_ledger
+from whence.outcomes.runs import read_ledger
 
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 

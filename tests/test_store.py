@@ -17,6 +17,7 @@ from whence.gradients.projections import CountSketch, Gaussian
 from whence.gradients.store import Store
 from whence.models.examples import Examples
 from whence.models.functional import functional
+from whence.outcomes.writing import read_document
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_store_holds_what_memory_would(problem, tmp_path):
 
 def test_a_complete_store_is_read_and_not_made_again(problem, tmp_path):
     first = linearize(*problem, Gaussian(5), batch_size=6, store=tmp_path / "s")
-    about = json.loads((tmp_path / "s" / "manifest.json").read_text())
+    about = read_document(tmp_path / "s" / "manifest.json")
     again = Store(tmp_path / "s", (20, 3, 5), 6, {k: v for k, v in about.items() if k not in _SIZES})
     assert again.done == {0, 6, 12, 18}
     assert np.array_equal(again.features, first.features.numpy())
@@ -146,13 +147,13 @@ def test_a_store_that_was_altered_or_cut_is_refused(problem, tmp_path):
     with pytest.raises(InputError, match=r"damaged \(features.f32 is cut short\)"):
         linearize(*problem, Gaussian(5), batch_size=6, store=tmp_path / "s")
     (tmp_path / "s" / "manifest.json").write_text("{")
-    with pytest.raises(InputError, match="is not readable"):
+    with pytest.raises(InputError, match=r"manifest.json is damaged: its checksum"):
         linearize(*problem, Gaussian(5), batch_size=6, store=tmp_path / "s")
 
 
 def test_a_folder_with_other_things_is_left_alone(problem, tmp_path):
     (tmp_path / "thesis.tex").write_text("...")
-    with pytest.raises(InputError, match=r"not a feature store \(it has thesis.tex\)"):
+    with pytest.raises(InputError, match=r"holds other things \('thesis.tex'\) and no feature store"):
         linearize(*problem, Gaussian(5), store=tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "..."
 

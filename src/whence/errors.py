@@ -7,7 +7,12 @@ answer is right but the data deserve a look. Anything else that comes out is a d
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+# What a terminal or a page would obey rather than show: control characters (but tab and newline), half surrogates,
+# line separators, and the marks that turn the direction of text around.
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 class InputError(ValueError):
@@ -82,3 +87,23 @@ def counted(number: int, noun: str) -> str:
     ('1 run', '3 runs')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def safe_text(text: str, most: int | None = None) -> str:
+    r"""Text of somebody else as it can be shown anywhere: escape sequences and turned text are spelled out.
+
+    Parameters
+    ----------
+    text : str
+    most : int, optional
+        Characters to keep; the middle of a longer text is left out.
+
+    Examples
+    --------
+    >>> safe_text("\x1b[31mred"), safe_text("abcdefgh", most=4)
+    ('\\x1b[31mred', 'ab … 4 characters … gh')
+    """
+    if most is not None and len(text) > most:
+        half = most // 2
+        text = f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
+    return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)

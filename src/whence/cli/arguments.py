@@ -105,6 +105,9 @@ Aim = Annotated[SuggestBy, typer.Option("--by", help="To learn most, or to beat 
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs here.")]
 PageFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the page here.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of whatever is random.", min=0)]
+AcceptChange = Annotated[
+    bool, typer.Option("--accept-change", help="Resume although the function or its data have changed.")
+]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document instead of tables.")]
 
 
@@ -114,7 +117,10 @@ def names_of(given: Iterable[str] | None) -> list[str]:
     >>> names_of(["a,b", '"c,d"'])
     ['a', 'b', 'c,d']
     """
-    cells = (cell for text in given or () for cell in next(csv.reader([text], skipinitialspace=True), []))
+    try:
+        cells = [cell for text in given or () for cell in next(csv.reader([text], skipinitialspace=True), [])]
+    except csv.Error as error:
+        raise InputError(f"Names must be separated by commas, on one line. Got {given!r}.") from error
     return [cell.strip() for cell in cells if cell.strip()]
 
 
@@ -140,7 +146,8 @@ def subset_of(text: str, runs: "Outcomes") -> "Array":
     if all(name in runs.task_names or "=" not in name for name in names):
         row = runs.subset(names)
         if not runs.is_binary:
-            raise InputError(f"This table has mixture weights: give them, as in --subset {names[0]}=0.7,…")
+            some = names[0] if names else runs.task_names[0]
+            raise InputError(f"This table has mixture weights: give them, as in --subset {some}=0.7,…")
         return row
     return runs.subset(numbers_of([text]))
 

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import typer
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from whence.errors import DataWarning, InputError
+from whence.errors import DataWarning, InputError, safe_text
 
 if TYPE_CHECKING:
     from whence.outcomes import Outcomes
@@ -35,6 +36,7 @@ MOST_ROWS = 30
 PIPE_WIDTH = 100_000
 MISSING = "–"
 UNCLEAR = "unclear"
+EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray": "ray", "pyarrow": "parquet"}
 HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
 LOWER = {"err", "error", "loss", "perplexity", "regret"}
 COLOURS = {
@@ -64,6 +66,12 @@ class Terminal(Console):
         """Print a page, line by line and table by table."""
         for part in page:
             self.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of what is printed, with what a terminal would obey spelled out."""
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else safe_text(segment.text)
+            yield segment if shown == segment.text else Segment(shown, segment.style)
 
     def on_broken_pipe(self) -> None:
         """Let the closed pipe be seen, where rich would end the program."""
@@ -155,8 +163,16 @@ def table(columns: Sequence[str], rows: Iterable[Row], *, left: Sequence[str] = 
         # Numbers stay on one line; names and sentences may go on in the next one, and are never cut.
         found.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
     for row in rows:
-        found.add_row(*row)
+        found.add_row(*map(_safe, row))
     return found
+
+
+def _safe(cell: str | Text) -> str | Text:
+    """Cell in which nothing is obeyed; before its width is measured."""
+    if isinstance(cell, str):
+        return safe_text(cell)
+    shown = safe_text(cell.plain)
+    return cell if shown == cell.plain else Text(shown, cell.style)
 
 
 def both_ends(rows: list[Row], top: int | None = None, *, how: str) -> list[Row]:
@@ -253,6 +269,12 @@ def _refuse(error: Exception) -> NoReturn:
         tell("error", f"{where}{error.strerror or error}.")
     elif isinstance(error, InputError) or type(error).__module__.startswith("sklearn."):
         tell("error", str(error))
+    elif isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        tell("error", f'This needs {error.name}: pip install "whence[{EXTRAS[error.name]}]".')
+    elif isinstance(error, MemoryError):
+        tell(
+            "error", f"There is not enough memory for this ({safe_text(str(error), 200)}): give fewer runs or targets."
+        )
     else:
         raise error
     raise typer.Exit(2) from None
@@ -281,6 +303,7 @@ def in_options(sentence: str) -> str:
         lambda found: f"--{found[1].replace('_', '-')} must",
         sentence,
     )
+    sentence = sentence.replace("accept_change=True", "--accept-change")
     sentence = re.sub(r"\w+=\[[^\]]*\] \(or (--[^)]*)\)", r"\1", sentence)
     sentence = re.sub(known + r"=\[?'([^']*)'\]?", r"--\1 \2", sentence)
     return re.sub(known + r"=(?=[.,;: ])", r"--\1", sentence)

@@ -19,8 +19,8 @@ from whence.errors import InputError
 from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
 
 if TYPE_CHECKING:
-    from whence.measuring.ledger import Ledger
-    from whence.measuring.plan import Plan
+    from whence.measuring.outcome_fn import OutcomeFn
+    from whence.outcomes.ledger import Ledger
 
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
@@ -55,6 +55,7 @@ def estimate(
     truth: TrueRuns = None,
     budget: RunBudget = None,
     seed: args.Seed = 0,
+    accept_change: args.AcceptChange = False,
     as_json: args.Json = False,
 ) -> None:
     """Estimate many subsets of a PyTorch model without training on each.
@@ -88,7 +89,9 @@ def estimate(
             if method is None:
                 document, page = _prices(problem, given, n, budget)
             else:
-                document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed)
+                document, page = _estimates(
+                    given, method.value, design or DESIGN, n, output, truth, seed, accept_change
+                )
         if as_json:
             print(to_json(document), flush=True)
         else:
@@ -180,7 +183,7 @@ def _duration(seconds: float) -> str:
 
 
 def _memory(value: float) -> str:
-    from whence.gradients.store import size_in_words
+    from whence.outcomes.sizes import size_in_words
 
     return size_in_words(value) if value else "–"
 
@@ -189,9 +192,18 @@ def _memory(value: float) -> str:
 
 
 def _estimates(
-    given: Setup, method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
+    given: Setup,
+    method: str,
+    design: str,
+    n: int | None,
+    output: Path | None,
+    truth: Path | None,
+    seed: int,
+    accept_change: bool,
 ) -> tuple[dict[str, Any], Page]:
-    from whence.measuring.loop import Workers, carry_out
+    from whence.measuring.engine import Workers
+    from whence.measuring.loop import carry_out
+    from whence.measuring.outcome_fn import as_outcome_fn
     from whence.measuring.plan import make_plan
 
     if output is None:
@@ -199,41 +211,29 @@ def _estimates(
     # Beside the run folder: true runs may ask for vectors before the run is begun.
     options: dict[str, Any] = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
     options |= {} if method == "retrain" else {"seed": seed}
-    estimator = make_estimator(given, method, **options)
+    estimator = as_outcome_fn(make_estimator(given, method, **options))
     verdict = None
     if truth is not None:
         estimator, verdict = _against(estimator, truth)
-    names = list(estimator.task_names)
+    names = list(estimator.task_names or ())
     n = _enough(len(names)) if n is None and ":" in design else n
     plan = make_plan(estimator, design_of(design, n, names), n, tasks=names, seed=seed, seeds=1, maximize=())
-    _refuse_other_settings(output, plan)
     began = time.monotonic()
-    ledger = carry_out(plan, estimator, output, Workers(engine="inline"), progress=True)
+    ledger = carry_out(plan, estimator, output, Workers(engine="inline"), accept_change=accept_change, progress=True)
     return _told(ledger, output, method, verdict, time.monotonic() - began)
 
 
-def _refuse_other_settings(folder: Path, plan: "Plan") -> None:
-    """Refuse to go on with estimates that were made otherwise: one table would hold two kinds of them."""
-    from whence.measuring.journal import is_run, read_ledger
-
-    was = read_ledger(folder).plan.provenance if is_run(folder) else plan.provenance
-    if odd := [name for name in {**was, **plan.provenance} if was.get(name) != plan.provenance.get(name)]:
-        name = odd[0]
-        raise InputError(
-            f"{folder}: these estimates were made with {name} {was.get(name, 'unknown')}, and now it is "
-            f"{plan.provenance.get(name, 'unknown')}. Go on as they were begun, or use another folder."
-        )
-
-
-def _against(estimator: Any, truth: Path) -> tuple[Any, str | None]:
+def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | None]:
     """The estimator tuned by true runs, and what they say of it."""
     import whence
+    from whence.measuring.outcome_fn import as_outcome_fn
 
     knows = truth.is_dir() or truth.suffix == ".npz"  # which of its columns are outcomes
-    runs = whence.read_outcomes(truth, None if knows else args.columns_of(truth) - set(estimator.task_names))
-    if hasattr(estimator, "tuned") and runs.n_runs >= 3:
-        estimator = estimator.tuned(runs)
-    return estimator, str(estimator.check(runs)) if hasattr(estimator, "check") else None
+    runs = whence.read_outcomes(truth, None if knows else args.columns_of(truth) - set(estimator.task_names or ()))
+    if runs.n_runs >= 3:
+        estimator = as_outcome_fn(estimator.tuned(runs))
+    verdict = estimator.check(runs)
+    return estimator, None if verdict is None else str(verdict)
 
 
 def _told(

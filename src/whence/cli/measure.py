@@ -4,6 +4,7 @@
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from enum import Enum
 from pathlib import Path
@@ -31,7 +32,7 @@ from whence.cli.console import (
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
-    from whence.measuring.ledger import Ledger
+    from whence.outcomes.ledger import Ledger
 
 EngineName = Enum("EngineName", {"local": "local", "ray": "ray", "inline": "inline"})
 MOST_FAILURES = 5
@@ -79,6 +80,7 @@ def measure(
     seeds: Seeds = 1,
     maximize: Maximize = None,
     retry: Retry = False,
+    accept_change: args.AcceptChange = False,
     jobs: Jobs = 1,
     engine: EngineOption = EngineName.local,
     threads: Threads = 1,
@@ -94,14 +96,17 @@ def measure(
     more --seeds the run grows. Other verbs read the folder at any time: whence fit run/
     """
     with politely():
+        from whence.measuring.engine import Workers
         from whence.measuring.functions import load_function
-        from whence.measuring.loop import Workers, carry_out
+        from whence.measuring.loop import carry_out
+        from whence.measuring.outcome_fn import as_outcome_fn
         from whence.measuring.plan import make_plan
 
         # What the user's file prints, as it is loaded or measures in this process, is not our answer.
         with redirect_stdout(sys.stderr):
-            outcome_fn, beside = load_function(function)
-            known = args.names_of(tasks) or beside or getattr(outcome_fn, "task_names", None)
+            found, beside = load_function(function)
+            outcome_fn = as_outcome_fn(found)
+            known = args.names_of(tasks) or beside or outcome_fn.task_names
             plan = make_plan(
                 outcome_fn,
                 design_of(design, n, known),
@@ -114,7 +119,9 @@ def measure(
             workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
             began = time.monotonic()
             try:
-                ledger = carry_out(plan, outcome_fn, output, workers, retry=retry, progress=True)
+                ledger = carry_out(
+                    plan, outcome_fn, output, workers, retry=retry, accept_change=accept_change, progress=True
+                )
             except KeyboardInterrupt:
                 _tell_stopped(output)
                 raise
@@ -127,7 +134,7 @@ def measure(
             raise typer.Exit(1)
 
 
-def design_of(text: str, n: int | None, tasks: list[str] | None) -> Any:
+def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> Any:
     """Return the design of a text, or the subsets of a file."""
     import whence
     from whence.designs import parse_design
@@ -146,7 +153,7 @@ def design_of(text: str, n: int | None, tasks: list[str] | None) -> Any:
 
 
 def _tell_stopped(folder: Path) -> None:
-    from whence.measuring.journal import is_run, read_ledger
+    from whence.outcomes.runs import is_run, read_ledger
 
     if is_run(folder):
         ledger = read_ledger(folder)
@@ -182,7 +189,7 @@ def _document(ledger: "Ledger", folder: Path) -> dict[str, Any]:
 
 def _page(ledger: "Ledger", folder: Path, seconds: float) -> Page:
     from whence.measuring.display import summary
-    from whence.measuring.journal import FAILURES
+    from whence.outcomes.runs import FAILURES
 
     page: Page = [Text(summary(ledger, seconds))]
     if failures := _failures(ledger):

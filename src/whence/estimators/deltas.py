@@ -1,17 +1,15 @@
 """Task vectors, in memory and in a folder: each on disk as soon as it is there, and refused if of something else.
 
 In the folder, ``manifest.json`` says what they are of: the weights they start from, the training, the examples of each
-task. A vector is a safetensors file. It is written under another name, synced and renamed, so that a file that is there
-is whole.
+task. A vector is a safetensors file with a checksum of its numbers. It appears whole or not at all.
 """
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import os
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from torch import Tensor
 
 from whence.errors import InputError, counted, some_of
 from whence.models.memory import free_bytes
+from whence.outcomes.writing import read_document, refuse_occupied, refuse_other, whole_file, write_document
 
 Delta = Mapping[str, Tensor]
 FORMAT = 1
@@ -89,6 +88,7 @@ class DeltaFile(Mapping[str, Tensor]):
         self.file = file
         with safe_open(file, framework="pt") as opened:
             self.names = list(opened.keys())
+            self.about = dict(opened.metadata() or {})
 
     def __getitem__(self, name: str) -> Tensor:
         with safe_open(self.file, framework="pt") as opened:
@@ -134,11 +134,12 @@ class DeltaFolder:
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
                     f"The task vectors in {self.path} saw all tasks there were, which differ in: {some_of(others)}. "
-                    "Give another folder, or train each task alone, without a background."
+                    "Use another folder, or train each task alone, without a background."
                 )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:
-            self._write(manifest, lambda draft: draft.write_text(json.dumps({**about, "tasks": tasks}, indent=1)))
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_document(manifest, {**about, "tasks": tasks})
 
     def file(self, task: str) -> Path:
         """Where the vector of a task is, or will be."""
@@ -153,61 +154,59 @@ class DeltaFolder:
         try:
             delta = DeltaFile(file)
             fits = {name: value.shape for name, value in delta.items()} == {name: v.shape for name, v in like.items()}
+            whole = fits and delta.about == {"task": task, "checksum": checksum(delta)}
             finite = is_finite(delta)
         except (SafetensorError, OSError) as error:
             raise InputError(f"{file} cannot be read ({error}): delete it, and it is made again.") from error
-        if not fits or not finite:
-            what = "does not have the parameters of the model" if not fits else "holds NaN or infinite numbers"
-            raise InputError(f"The task vector in {file} {what}: delete it, and it is made again.")
+        for good, what in (
+            (fits, "does not have the parameters of the model"),
+            (finite, "holds NaN or infinite numbers"),
+            (whole, "was altered: it does not match its checksum"),
+        ):
+            if not good:
+                raise InputError(f"The task vector in {file} {what}: delete it, and it is made again.")
         return delta
 
     def save(self, task: str, delta: Delta) -> DeltaFile:
         """Keep the vector of a task: on disk when this returns."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in delta.items()}
-        self._write(self.file(task), lambda draft: save_file(tensors, draft, {"task": task}))
-        return DeltaFile(self.file(task))
-
-    def _write(self, file: Path, write: Any) -> None:
-        draft = file.with_name(file.name + ".draft")
+        path = self.file(task)
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            write(draft)
-            with open(draft, "rb+") as handle:
-                os.fsync(handle.fileno())
-            draft.replace(file)
-        except (OSError, SafetensorError) as error:
-            draft.unlink(missing_ok=True)
-            full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error)
-            reason = "the disk is full" if full else str(error)
+            with whole_file(path) as file:
+                save_file(tensors, Path(file.name), {"task": task, "checksum": checksum(tensors)})
+        except (InputError, SafetensorError) as error:
+            full = "No space left" in str(error) or "disk is full" in str(error)
+            reason = f"{path} cannot be written: the disk is full" if full else str(error).rstrip(".")
             kept = counted(len(list(self.path.glob("*.safetensors"))), "task vector")
-            raise InputError(
-                f"{file} cannot be written: {reason}. The folder has {kept}, which will not be made again."
-            ) from error
+            raise InputError(f"{reason}. The folder has {kept}, which will not be made again.") from error
+        return DeltaFile(path)
 
     def _read(self, manifest: Path) -> dict[str, Any] | None:
-        if not manifest.exists():
-            others = [entry.name for entry in self.path.iterdir()] if self.path.is_dir() else []
-            if any(not name.endswith(".draft") for name in others):
-                raise InputError(f"{self.path} is not empty and has no task vectors in it (but {some_of(others, 3)}).")
-            return None
-        try:
-            found: dict[str, Any] = json.loads(manifest.read_text())
-            dict(found["tasks"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{manifest} is not readable: delete the folder to start anew.") from error
-        return found
+        if manifest.exists():
+            return read_document(manifest)
+        if self.path.is_dir():
+            refuse_occupied(self.path, lambda name: False, "task vectors")
+        return None
 
     def _compare(self, found: Mapping[str, Any], about: Mapping[str, Any], tasks: Mapping[str, str]) -> None:
-        ended = "Give another folder, or delete this one."
-        if found.get("start") != about.get("start"):
-            raise InputError(f"The task vectors in {self.path} start from the weights of another model. {ended}")
-        differing = sorted(key for key in {*found, *about} - {"tasks"} if found.get(key) != about.get(key))
-        if differing:
-            told = [f"{key} ({found.get(key)} there, {about.get(key)} now)" for key in differing]
-            raise InputError(f"The task vectors in {self.path} were trained otherwise: {some_of(told, 4)}. {ended}")
-        changed = [name for name, data in tasks.items() if found["tasks"].get(name, data) != data]
-        if changed:
-            raise InputError(f"The task vectors in {self.path} are of other examples for {some_of(changed)}. {ended}")
+        was = {name: value for name, value in found.items() if name != "tasks"}
+        examples = {f"examples of {name}": data for name, data in found["tasks"].items() if name in tasks}
+        now = {f"examples of {name}": data for name, data in tasks.items() if name in found["tasks"]}
+        refuse_other(f"The task vectors in {self.path} are", {**was, **examples}, {**about, **now})
+
+
+def checksum(delta: Delta) -> str:
+    """Checksum of the names, shapes and numbers of a task vector.
+
+    >>> checksum({"weight": torch.zeros(2)})
+    'f1dd896b'
+    """
+    found = 0
+    for name in sorted(delta):
+        value = delta[name].detach().cpu().contiguous()
+        found = zlib.crc32(f"{name} {value.dtype} {tuple(value.shape)}".encode(), found)
+        found = zlib.crc32(value.flatten().view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
 
 
 def is_finite(delta: Delta) -> bool:

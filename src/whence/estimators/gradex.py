@@ -28,6 +28,7 @@ from torch import Tensor
 
 from whence.arrays import Floats
 from whence.errors import DataWarning, InputError, did_you_mean
+from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
@@ -201,6 +202,11 @@ class GradEx:
         )  # fmt: skip
         made._run = run
         return made
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the outcomes depend on, apart from the method: the model, the tasks, the targets."""
+        return problem_digests(self.problem)
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -28,14 +28,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
 from whence.arrays import Floats
 from whence.errors import InputError, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
+from whence.estimators.digests import group_digests, start_digest
 from whence.estimators.merged import Merged, Scale
-from whence.gradients.store import fingerprint
 from whence.measuring import measure
+from whence.measuring.batches import growing
 from whence.models.examples import Examples
 from whence.models.losses import CrossEntropy, Metric
 from whence.models.memory import Chunks, free_bytes
@@ -279,7 +279,10 @@ class TaskVectors(Merged):
 
         if self.stack.batched:
             fits = free_bytes(self.problem.device) // bytes_per_model(self.problem, self.recipe)
-            Chunks(fits).run(len(missing), lambda part: work(missing[part]))
+            chunks = Chunks(fits)
+            for some in growing(len(missing), max(1, fits)):
+                rest = missing[some]
+                chunks.run(len(rest), lambda part, rest=rest: work(rest[part]))  # type: ignore[misc]
         else:
             for k in track(missing, "Training a model on each task"):
                 work([k])
@@ -347,11 +350,9 @@ class TaskVectors(Merged):
 
     def _folder(self) -> DeltaFolder:
         assert self.path is not None
-        problem, tasks = self.problem, self.problem.tasks
-        fixed = problem.train_fn.fixed
-        everything = {**fixed, **problem.start}
+        problem = self.problem
         about = {
-            "start": fingerprint(everything[name] for name in sorted(everything)),
+            "start": start_digest(problem),
             "trained": sorted(problem.trained),
             "recipe": json.loads(json.dumps({**asdict(self.recipe), "optimizer": str(self.recipe.update)})),
             "steps": self.steps,
@@ -360,11 +361,7 @@ class TaskVectors(Merged):
             **({"background": self.background} if self.background else {}),
             **({"runs": self.runs} if self.runs != "alone" else {}),
         }
-        hashes = {}
-        for k, name in enumerate(tasks.names):
-            inputs, labels = tasks.rows(tasks.owner == k)
-            hashes[name] = fingerprint([*tree_leaves(inputs), labels])
-        return DeltaFolder(self.path, about, hashes, together=not self._apart)
+        return DeltaFolder(self.path, about, group_digests(problem.tasks), together=not self._apart)
 
 
 class _Training:

@@ -30,6 +30,7 @@ from whence.errors import DataWarning, InputError, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
+from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.models.examples import Examples
@@ -85,6 +86,11 @@ class Merged(ABC):
         weights = sum(value.nbytes for value in problem.start.values())
         fits = free_bytes(problem.device) // (3 * weights + min(len(problem.targets), 256) * problem.bytes_per_row)
         self._chunks = Chunks(min(fits, MOST_AT_ONCE) if stack.batched else 1)
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the outcomes depend on, apart from the method: the model, the tasks, the targets."""
+        return problem_digests(self.problem)
 
     @property
     @abstractmethod

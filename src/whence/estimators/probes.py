@@ -33,6 +33,7 @@ from whence.progress import track
 
 Work = Callable[[], object]
 MOMENT = 0.15  # seconds after which enough has been seen
+LONG = 2.0  # seconds after which a single size must do, where two would tell what does not grow with it
 GROWTH = 4  # how much more is done while it takes less
 SUBSETS = 32  # that are solved, to see what one costs
 STACK = 16  # models that are evaluated side by side, to see what one costs
@@ -96,9 +97,9 @@ def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> f
     """
     size = min(start, most)
     took = min(seconds(prepare(size)) for _ in range(2))  # the first call of anything is slower
-    slope = took / size
-    while took < MOMENT and size < most:
-        before, size = (size, took), min(most, GROWTH * size)
+    slope, tried = took / size, 1
+    while size < most and (took < MOMENT or (tried < 2 and took < LONG)):
+        before, size, tried = (size, took), min(most, GROWTH * size), tried + 1
         took = seconds(prepare(size))
         slope = min(max((took - before[1]) / (size - before[0]), 0.0), took / size)
     return took + slope * (most - size)

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 
 from whence.arrays import Floats, Integers
 from whence.errors import InputError, some_of
+from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import as_seeds, as_subset, as_subsets
+from whence.measuring.fingerprint import parts_of
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
@@ -95,6 +97,12 @@ class Retrain:
     def batch_size(self) -> int:
         """Number of runs that are made side by side."""
         return self._chunks.size if self.stack.batched else 1
+
+    @property
+    def fingerprint(self) -> dict[str, str]:
+        """What the outcomes depend on, apart from the recipe: the model, the tasks, the targets."""
+        start = {} if self.init is None else {f"init: {name}": found for name, found in parts_of(self.init)}
+        return problem_digests(self.problem) | start
 
     @property
     def provenance(self) -> dict[str, str]:

@@ -20,11 +20,12 @@ from whence.errors import InputError
 from whence.gradients.factored import Kronecker
 from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
-from whence.gradients.store import Store, fingerprint, size_in_words
+from whence.gradients.store import Store, fingerprint
 from whence.models.examples import Examples
 from whence.models.functional import ModelFn, OutputFn, Params
 from whence.models.losses import Metric
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
+from whence.outcomes.sizes import size_in_words
 from whence.progress import track
 
 

@@ -5,10 +5,10 @@ For each subset s, over an update z of ``rank`` numbers,
     Σᵢ wᵢ(s) ℓ(fᵢ + ⟨gᵢ, z⟩, yᵢ) + ½ l2 ‖z‖²,
 
 where the weights wᵢ(s) add up to one. All subsets share the features g, so that the updates are the rows of one matrix
-and an iteration is two matrix products, whatever the number of subsets. They all start from the solution for the mean
-of the subsets, found by Newton's method, with its Hessian as the shared preconditioner; a short L-BFGS memory per
-subset adapts it. For the squared loss the answer is a linear system per subset, put together from one Gram
-matrix per task.
+and an iteration is two matrix products, whatever the number of subsets. They all start from the solution for all
+examples together, found by Newton's method, with its Hessian as the shared preconditioner, so that an update does not
+depend on which subsets are solved beside it (but for rounding); a short L-BFGS memory per subset adapts it. For the
+squared loss the answer is a linear system per subset, put together from one Gram matrix per task.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from whence.progress import track
 _MEMORY = 10  # pairs of steps and gradient changes that L-BFGS remembers
 _TRIALS = 40  # lengths of a step, at most
 _NEWTON_STEPS = 50  # of a single subset, at most
-_START_GAP = 0.01  # to which the mean of the subsets is solved; it is only where they start
+_START_GAP = 0.01  # to which all examples together are solved; it is only where subsets start
 _HELD = 2**28  # outputs of subsets, in numbers, that are held at once: 1 GB
 
 
@@ -105,7 +105,9 @@ def solve(
         return _solve_squared(linear, by_task, loss, l2)
     n, width, _ = linear.features.shape
     parts = torch.split(by_task, max(1, _HELD // (n * width)))
-    solutions = [_minimise(_Problem(linear, part, loss, l2), tol, max_iter) for part in track(parts, "solving subsets")]
+    start = torch.full_like(by_task[:1], 1 / n)  # all examples alike
+    problems = (_Problem(linear, part, loss, l2) for part in track(parts, "solving subsets"))
+    solutions = [_minimise(problem, start, tol, max_iter) for problem in problems]
     found = Solution(
         delta=torch.cat([part.delta for part in solutions]),
         objective=np.concatenate([part.objective for part in solutions]),
@@ -244,8 +246,11 @@ class _Subsets:
         )
 
 
-def _minimise(problem: _Problem, tol: float, max_iter: int) -> Solution:
-    """Run L-BFGS on all subsets together, and Newton's method on each of those that it does not bring to an end."""
+def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:
+    """Run L-BFGS on all subsets together, and Newton's method on each of those that it does not bring to an end.
+
+    Subsets start from the solution of the one with the weights ``start``, (1, K).
+    """
     m = len(problem.by_task)
     delta = problem.by_task.new_zeros(m, problem.linear.rank)
     certificates = problem.by_task.new_full((3, m), torch.nan)
@@ -254,11 +259,10 @@ def _minimise(problem: _Problem, tol: float, max_iter: int) -> Solution:
         delta[done.row] = done.delta
         certificates[:, done.row] = torch.stack([done.value, done.gradient.norm(dim=1), gap])
 
-    mean = problem.by_task.mean(dim=0, keepdim=True)
-    common = problem.at(mean[:, 0], mean, delta[:1], problem.outputs(delta[:1]))
+    common = problem.at(start[:, 0], start, delta[:1], problem.outputs(delta[:1]))
     factor = _newton(problem, common, _START_GAP)
     some = problem.by_task.any(dim=1, keepdim=True)
-    rows = torch.arange(m, device=mean.device)
+    rows = torch.arange(m, device=start.device)
     now = problem.at(rows, problem.by_task, some * common.delta, some[:, :, None] * common.moved)
     iteration = 0
     while True:

@@ -8,9 +8,7 @@ whatever is listed can be trusted and whatever is not is made again.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import json
 import os
 import shutil
 import zlib
@@ -23,7 +21,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from whence.errors import InputError, some_of
+from whence.errors import InputError
+from whence.outcomes.sizes import size_in_words
+from whence.outcomes.writing import (
+    as_line,
+    from_line,
+    open_to_append,
+    read_document,
+    refuse_occupied,
+    refuse_other,
+    why,
+    write_document,
+)
 from whence.progress import track
 
 Float32s = NDArray[np.float32]
@@ -42,19 +51,6 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:32]
-
-
-def size_in_words(n_bytes: float) -> str:
-    """Text of a number of bytes.
-
-    >>> size_in_words(3.2e9)
-    '3.2 GB'
-    """
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} TB"
 
 
 class Store:
@@ -81,7 +77,7 @@ class Store:
         wanted = {"format": 1, "rows": shape[0], "outputs": shape[1], "rank": shape[2], "block": block, **about}
         manifest = self.path / "manifest.json"
         if manifest.exists():
-            self.block = int(self._compare(manifest, wanted))
+            self.block = self._compare(manifest, wanted)
         else:
             self.block = block
             self._create(manifest, wanted)
@@ -98,9 +94,8 @@ class Store:
         self.outputs[rows], self.features[rows] = outputs, features
         self.outputs.flush()
         self.features.flush()
-        line = json.dumps({"start": rows.start, "crc32": self._checksum(rows)}) + "\n"
-        with open(self.path / "blocks.jsonl", "a", encoding="utf-8") as file:
-            file.write(line)
+        with open(open_to_append(self.path / "blocks.jsonl"), "ab") as file:
+            file.write(as_line({"start": rows.start, "crc32": self._checksum(rows)}))
             file.flush()
             os.fsync(file.fileno())
         self.done.add(rows.start)
@@ -112,8 +107,7 @@ class Store:
         n, width, rank = self.shape
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            if others := [entry.name for entry in self.path.iterdir() if entry.name not in _FILES]:
-                raise InputError(f"{self.path} is not empty and not a feature store (it has {some_of(others, 3)}).")
+            refuse_occupied(self.path, _FILES.__contains__, "feature store")
             needed, free = 4 * n * width * (rank + 1), shutil.disk_usage(self.path).free
             if needed > free:
                 raise InputError(
@@ -121,33 +115,21 @@ class Store:
                     "give another folder, or lower the rank."
                 )
             for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
-                with open(self.path / name, "wb") as file:
+                (self.path / name).unlink(missing_ok=True)  # and so not through a link
+                with open(self.path / name, "xb") as file:
                     if hasattr(os, "posix_fallocate"):
                         os.posix_fallocate(file.fileno(), 0, size)  # a full disk says so now, and not in a write later
                     else:
                         file.truncate(size)
-            (self.path / "blocks.jsonl").write_text("")
-            draft = manifest.with_suffix(".draft")
-            draft.write_text(json.dumps(wanted, indent=1))
-            draft.replace(manifest)
+            (self.path / "blocks.jsonl").unlink(missing_ok=True)
+            write_document(manifest, wanted)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            reason = "the disk is full" if full else error.strerror
-            raise InputError(f"The feature store {self.path} cannot be made: {reason}.") from error
+            raise InputError(f"The feature store {self.path} cannot be made: {why(error)}.") from error
 
     def _compare(self, manifest: Path, wanted: dict[str, Any]) -> int:
         """Return the block size of the folder, or refuse it."""
-        try:
-            found = json.loads(manifest.read_text())
-        except ValueError as error:
-            raise InputError(f"{manifest} is not readable: delete the folder to start anew.") from error
-        differing = sorted(key for key in {*found, *wanted} - {"block"} if found.get(key) != wanted.get(key))
-        if differing:
-            told = [f"{key} ({found.get(key)} there, {wanted.get(key)} now)" for key in differing]
-            raise InputError(
-                f"The feature store {self.path} is of something else: {some_of(told, 4)} differ. "
-                "Give another folder, or delete this one."
-            )
+        found = read_document(manifest)
+        refuse_other(f"The feature store {self.path} is", found, wanted | {"block": found.get("block")})
         n, width, rank = self.shape
         for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
             file = self.path / name
@@ -160,16 +142,14 @@ class Store:
     def _listed(self) -> set[int]:
         """Return the starts of the complete blocks, after checking each."""
         sums: dict[int, int] = {}
-        listing = self.path / "blocks.jsonl"
-        text = listing.read_text()
-        if text and not text.endswith("\n"):
-            listing.write_text(text + "\n")
-        for line in text.splitlines():
-            try:
-                entry = json.loads(line)
+        with open(open_to_append(self.path / "blocks.jsonl"), "a+b") as listing:
+            listing.seek(0)
+            text = listing.read()
+            if text and not text.endswith(b"\n"):
+                listing.write(b"\n")
+        for line in text.split(b"\n"):
+            if (entry := from_line(line)) is not None:  # one cut short by a kill, or damaged: that block is made again
                 sums[entry["start"]] = entry["crc32"]
-            except (ValueError, KeyError):  # cut short by a kill: that block is made again
-                continue
         known = [rows for rows in self.blocks() if rows.start in sums]
         for rows in track(known, "checking the feature store"):
             if self._checksum(rows) != sums[rows.start]:
@@ -180,4 +160,4 @@ class Store:
         return {rows.start for rows in known}
 
 
-_FILES = {"manifest.json", "manifest.draft", "outputs.f32", "features.f32", "blocks.jsonl"}
+_FILES = {"outputs.f32", "features.f32", "blocks.jsonl"}

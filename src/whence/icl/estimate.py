@@ -105,7 +105,6 @@ class AnchoredPrompts(PromptOutcomes):
         self.anchors = self._anchors(anchors)
         self.tokens, self.has = align(prompts.demo_tokens, slot_tokens)
         self._tables: dict[int, Table] = {}
-        self._sign()
 
     def _anchors(self, given: Anchors) -> int | str | list[NDArray[np.intp]]:
         if isinstance(given, str):

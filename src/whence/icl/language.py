@@ -24,6 +24,9 @@ from whence.errors import InputError, counted
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
 
+# Nothing is downloaded, and no code that comes with a model is run, nor asked about.
+_CLOSED = {"local_files_only": True, "trust_remote_code": False}
+
 
 class LanguageModel:
     """A causal language model and its tokenizer.
@@ -68,7 +71,8 @@ class LanguageModel:
         Parameters
         ----------
         path : path
-            Folder as ``save_pretrained`` writes it, or a file ``*.gguf``. Nothing is downloaded.
+            Folder as ``save_pretrained`` writes it, or a file ``*.gguf``. Nothing is downloaded, and no code in the
+            folder is run: weights are read as safetensors, or as plain tensors.
         device : str or device, optional
             CUDA where there is one, if not given.
         dtype : dtype or str
@@ -83,7 +87,7 @@ class LanguageModel:
         if not more and not (place / "config.json").exists():
             raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, **more)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
         except Exception as error:  # transformers raises half a dozen kinds
             raise InputError(
                 f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
@@ -94,7 +98,7 @@ class LanguageModel:
         attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
         try:
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, local_files_only=True, dtype=dtype, **attention, **more
+                folder, **_CLOSED, weights_only=True, dtype=dtype, **attention, **more
             )
         except Exception as error:
             raise InputError(f"{place}: the model cannot be loaded ({_first_line(error)}).") from error
@@ -131,9 +135,12 @@ class LanguageModel:
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
     def digest(self) -> bytes:
-        """What tells this model from others: the first few numbers of every parameter."""
-        first = [parameter.flatten()[:4].float().cpu().numpy() for parameter in self.model.parameters()]
-        return hashlib.sha256(np.concatenate(first).tobytes()).digest()
+        """What tells this model from others: every number of it."""
+        found = hashlib.blake2b(digest_size=32)
+        for name, value in self.model.state_dict().items():
+            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            found.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        return found.digest()
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Embeddings (…, d) of tokens."""

@@ -7,10 +7,9 @@ likely one where it is positive.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -97,11 +96,14 @@ class PromptOutcomes(ABC):
         up = [metric for metric in self.metrics if metric not in LOWER_IS_BETTER]
         self.maximize = tuple(f"{metric}{column}" for metric in up for column in columns)
 
-    def _sign(self) -> None:
-        """Call the outcome function after all that its values depend on, so that a run folder of another is refused."""
-        about = json.dumps([self.provenance, self.metrics, self.per_query]).encode()
-        signature = hashlib.sha256(about + self.prompts.digest() + self.model.digest()).hexdigest()[:10]
-        self.__qualname__ = f"{type(self).__name__} (prompts and model {signature})"
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What the values depend on, so that a run folder of other prompts or another model is refused."""
+        return {
+            "prompts": self.prompts.digest().hex(),
+            "model": self.model.digest().hex(),
+            "metrics": ", ".join(self.metrics) + (" per query" if self.per_query else ""),
+        }
 
     @property
     @abstractmethod

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,7 +227,7 @@ def read_examples(
     """
     where = Path(path)
     try:
-        lines = where.read_text(encoding="utf-8").splitlines()
+        lines = where.read_text(encoding="utf-8").split("\n")  # splitlines would break text at other signs too
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
@@ -239,8 +240,8 @@ def read_examples(
             found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
     if not found:
         raise InputError(f"{where}: the file is empty. Give one JSON object per line, with {text!r} and {label!r}.")
-    names = [example.name for example in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    times = Counter(example.name for example in found)
+    if twice := sorted(name for name, number in times.items() if number > 1):
         raise InputError(f"{where}: the ids must differ. Given more than once: {some_of(twice)}.")
     return found
 
@@ -248,8 +249,9 @@ def read_examples(
 def _record(line: str, where: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: this is not JSON ({error.msg}). Give one object per line.") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and objects that deep
+        reason = getattr(error, "msg", None) or type(error).__name__
+        raise InputError(f"{where}: this is not JSON ({reason}). Give one object per line.") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: there must be an object with its fields. Got {type(record).__name__}.")
     return record

@@ -50,7 +50,6 @@ class Prompted(PromptOutcomes):
         order: Order = "listed",
     ) -> None:
         super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
-        self._sign()
 
     @property
     def provenance(self) -> dict[str, str]:

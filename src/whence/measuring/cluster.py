@@ -3,53 +3,43 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.reduction import ForkingPickler
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError
 from whence.measuring.local import KEPT, environment, pack
-from whence.measuring.pool import Broken, Lost, Message, Ready
-from whence.measuring.rows import Job, OutcomeFn, Reply, brief, measure_row
+from whence.measuring.outcome_fn import OutcomeFn
+from whence.measuring.pool import Broken, Lost, Measured, Message, Pool, Ready
+from whence.measuring.rows import Job, brief, measure_row
 from whence.outcomes.subset import Subset
 
+if TYPE_CHECKING:
+    from whence.measuring.engine import Workers
 
-class RayEngine:
+
+class RayEngine(Pool):
     """Actors that each hold the outcome function, with so many CPUs and GPUs of the cluster.
 
     Parameters
     ----------
-    outcome_fn : callable
+    outcome_fn : OutcomeFn
     task_names : tuple of str
-    address : str or None
-        Of a cluster; "auto" for the one that this machine is part of. None: one on this machine, ended with the run.
-    n_workers : int
-        A cluster that is started for the run gets room for so many.
-    cpus, gpus : float
-        What each worker takes; fractions are fine.
-    threads : int
-        For numpy, torch and the like, in each worker.
+    workers : Workers
+        A cluster that is started for the run, where there is no address, gets room for all of them.
     """
 
-    def __init__(
-        self,
-        outcome_fn: OutcomeFn,
-        task_names: tuple[str, ...],
-        *,
-        address: str | None,
-        n_workers: int,
-        cpus: float,
-        gpus: float,
-        threads: int,
-    ) -> None:
+    def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:
+        super().__init__(workers)
+        cpus, gpus = workers.cpus_per_task, workers.gpus_per_task
         packed = sys.path, pack(outcome_fn, task_names)
         self._ray = ray = _import_ray()
         self._began = not ray.is_initialized()
         if self._began:
-            _connect(ray, address, room=max(1, n_workers * cpus))
+            _connect(ray, workers.address, room=max(1, workers.count() * cpus))
         needs = {"CPU": cpus, "GPU": gpus}
         has = ray.cluster_resources()
         if short := [name for name, amount in needs.items() if amount > has.get(name, 0)]:
@@ -60,13 +50,7 @@ class RayEngine:
             )
         self._packed = ray.put(packed)
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
-        self._actor = ray.remote(_Actor).options(**options, runtime_env={"env_vars": environment(threads)})
-
-    def __enter__(self) -> RayEngine:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self._actor = ray.remote(_Actor).options(**options, runtime_env={"env_vars": environment(workers.threads)})
 
     def start(self) -> RayWorker:
         """Start an actor."""
@@ -132,13 +116,13 @@ class _Actor:
             self._outcome_fn, self._task_names = ForkingPickler.loads(self._packed)
         except Exception as error:
             return Broken(brief(error))
-        return Ready()
+        return Ready(os.getpid())
 
-    def measure(self, weights: Any, seed: int) -> Reply:
+    def measure(self, job: Job) -> Measured:
         printed = _Tail()
         with redirect_stdout(printed), redirect_stderr(printed):
-            reply = measure_row(self._outcome_fn, Subset(weights, self._task_names), seed)
-        return reply._replace(printed=printed.text)
+            reply = measure_row(self._outcome_fn, Subset(job.weights, self._task_names), job.seed)
+        return Measured(job.row, job.replicate, os.getpid(), reply._replace(printed=printed.text))
 
 
 class RayWorker:
@@ -150,7 +134,7 @@ class RayWorker:
 
     def begin(self, job: Job) -> bool:
         """Hand over a row."""
-        self.due = self._actor.measure.remote(job.weights, job.seed)
+        self.due = self._actor.measure.remote(job)
         return True
 
     def poll(self) -> Message | None:

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from whence.errors import counted
-from whence.measuring.ledger import Ledger
-from whence.measuring.rows import Result
+from whence.outcomes.ledger import Ledger, Result
 
 FIRST_LINE = 10.0  # seconds; later lines come ever more rarely, a twentieth of the time so far apart
 MOST_VALUES = 3

@@ -10,11 +10,12 @@ from types import ModuleType
 from typing import Any
 
 from whence.errors import InputError, did_you_mean
+from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn
 from whence.measuring.rows import brief
 from whence.outcomes.subset import Subset
 
 
-class FunctionInFile:
+class FunctionInFile(OutcomeFn):
     """Outcome function of a file, which travels to workers as the text of the file.
 
     So that workers need not have the file, and rows measured tomorrow are those of the file as it is now.
@@ -31,19 +32,18 @@ class FunctionInFile:
     """
 
     def __init__(self, path: str, name: str, text: str, function: Any = None) -> None:
-        self._given = path, name, text
+        self.path, self._name, self.source_text = path, name, text
         self.function = function or getattr(_execute(Path(path), text), name)
         self.__qualname__ = name
-        for attribute in ("task_names", "maximize", "provenance"):
-            if hasattr(self.function, attribute):
-                setattr(self, attribute, getattr(self.function, attribute))
+        said = as_outcome_fn(self.function)
+        self.task_names, self.maximize, self.provenance = said.task_names, said.maximize, said.provenance
         self.__signature__ = inspect.signature(self.function)
 
     def __call__(self, subset: Subset, seed: int) -> Any:
         return self.function(subset, seed)
 
     def __reduce__(self) -> Any:
-        return FunctionInFile, self._given
+        return FunctionInFile, (self.path, self._name, self.source_text)
 
 
 def load_function(text: str) -> tuple[Any, list[str] | None]:

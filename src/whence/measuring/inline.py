@@ -3,61 +3,66 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import Any
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.measuring.rows import Job, OutcomeFn, Reply, Result, brief, measure_row, seeded
+from whence.measuring.batches import growing
+from whence.measuring.outcome_fn import OutcomeFn
+from whence.measuring.rows import Job, Reply, Result, brief, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch
 from whence.outcomes.subset import Subset
 
-BATCH_SIZE = 64
+if TYPE_CHECKING:
+    from whence.measuring.engine import Workers
 
 
-def one_by_one(outcome_fn: OutcomeFn, task_names: tuple[str, ...], jobs: Iterable[Job]) -> Iterator[list[Result]]:
-    """Results of the jobs, each as it comes."""
-    for job in jobs:
-        yield [Result(job, measure_row(outcome_fn, Subset(job.weights, task_names), job.seed))]
-
-
-def in_batches(outcome_fn: Any, jobs: Iterable[Job]) -> Iterator[list[Result]]:
-    """Results of the jobs, a batch at a time.
-
-    Parameters
-    ----------
-    outcome_fn : object with a method ``batch(subsets, seeds)``
-        From subsets (m, K) and seeds (m,) to ``{metric: (m,) or (m, T)}``; its ``batch_size`` is the largest m.
-    jobs : iterable of Job
+class InlineEngine:
+    """Engine that is this process.
 
     Examples
     --------
-    >>> class Sizes:
+    >>> class Sizes(OutcomeFn):
     ...     def batch(self, subsets, seeds):
     ...         return {"size": subsets.sum(axis=1)}
     >>> jobs = [Job(0, 0, np.ones(2), 5), Job(1, 0, np.zeros(2), 6)]
-    >>> [[result.reply.values for result in batch] for batch in in_batches(Sizes(), jobs)]
+    >>> [[result.reply.values for result in batch] for batch in InlineEngine(Sizes(), ("a", "b")).results(jobs)]
     [[[2.0], [0.0]]]
     """
-    size = int(getattr(outcome_fn, "batch_size", BATCH_SIZE))
-    remaining = iter(jobs)
-    while chunk := list(islice(remaining, size)):
-        yield from _batch(outcome_fn, chunk)
+
+    def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers | None = None) -> None:
+        self._outcome_fn, self._task_names = outcome_fn, task_names
+
+    def __enter__(self) -> InlineEngine:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """There is nothing to end."""
+
+    def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
+        """Results of the jobs, each as it comes or a batch at a time."""
+        if self._outcome_fn.batch is not None:
+            for part in growing(len(todo), int(self._outcome_fn.batch_size)):
+                yield from _batch(self._outcome_fn, todo[part])
+            return
+        for job in todo:
+            yield [Result(job, measure_row(self._outcome_fn, Subset(job.weights, self._task_names), job.seed))]
 
 
-def _batch(outcome_fn: Any, chunk: list[Job]) -> Iterator[list[Result]]:
+def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]]:
     """Results of one batch. One that raises is halved, so that a bad row, or too little memory, costs no other row."""
+    assert outcome_fn.batch is not None
     began = time.perf_counter()
     subsets, seeds = np.array([job.weights for job in chunk]), np.array([job.seed for job in chunk], dtype=np.int64)
     try:
-        with seeded(int(seeds[0])):
+        with in_this_process(), seeded(int(seeds[0])):
             targets, values = flatten_batch(outcome_fn.batch(subsets, seeds), len(chunk))
     except Exception as error:
         if len(chunk) == 1:
             seconds = time.perf_counter() - began
-            yield [Result(chunk[0], Reply(reason=brief(error), report=traceback.format_exc(), seconds=seconds))]
+            yield [Result(chunk[0], Reply(reason=brief(error), report=report(), seconds=seconds))]
         else:
             half = len(chunk) // 2
             yield from _batch(outcome_fn, chunk[:half])

@@ -13,32 +13,40 @@ from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError
-from whence.measuring.pool import Lost, Message
-from whence.measuring.rows import Job, OutcomeFn, brief
+from whence.measuring.outcome_fn import OutcomeFn, given
+from whence.measuring.pool import Lost, Message, Pool
+from whence.measuring.rows import Job, brief
+
+if TYPE_CHECKING:
+    from whence.measuring.engine import Workers
 
 KEPT = 64 * 1024  # bytes of what an outcome function prints
 PIECES = 16
+GUARD = Path(__file__).with_name("guard.py").read_text(encoding="utf-8")
+WORK = "from whence.measuring.worker import main; "
 PATIENCE = 2.0  # seconds for a worker that was dismissed to end by itself
 THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
 
 
-class LocalEngine:
+class LocalEngine(Pool):
     """Processes that each hold the outcome function, with so many threads for numpy, torch and the like.
 
     They are started afresh rather than forked: a fork copies locks and CUDA handles in whatever state they are in. So
     the function travels once to each, by value where it was defined in a script or a notebook.
     """
 
-    def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], threads: int) -> None:
+    def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:
+        super().__init__(workers)
         if os.name != "posix":
             raise InputError("The engine 'local' needs Linux or macOS. Measure with engine='inline' or engine='ray'.")
         self._packed = pack(outcome_fn, task_names)
-        self._environment = os.environ | environment(threads)
+        self._environment = os.environ | environment(workers.threads)
 
     def start(self) -> LocalWorker:
         """Start a process."""
@@ -58,8 +66,9 @@ def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
     """What a worker needs, as bytes for another process."""
     from joblib import wrap_non_picklable_objects
 
+    needed = given(outcome_fn), task_names
     try:
-        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects((outcome_fn, task_names), keep_wrapper=False)))
+        return bytes(ForkingPickler.dumps(wrap_non_picklable_objects(needed, keep_wrapper=False)))
     except Exception as error:
         raise InputError(
             f"The outcome function cannot be sent to another process ({brief(error)}). Make what it needs within it, "
@@ -78,7 +87,7 @@ class LocalWorker:
         os.set_blocking(self._output, False)
         theirs = (incoming, outgoing, lifeline)
         # A program of its own, and not multiprocessing's: that would import the user's script again.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from whence.measuring.worker import main; main{theirs}"
+        code = f"{GUARD}\nguard({lifeline}, {theirs[:2]})\nsys.path[:] = {sys.path!r}\n{WORK}main{theirs[:2]}"
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-c", code],
             stdin=subprocess.DEVNULL,
@@ -110,7 +119,7 @@ class LocalWorker:
         self._read_output()
         self._printed = b""
         try:
-            self._jobs.send((job.weights, job.seed))
+            self._jobs.send(job)
         except OSError:
             return False
         return True

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 from whence.errors import DataWarning, InputError
+from whence.outcomes.writing import open_to_append
 
 try:
     import fcntl
@@ -37,7 +38,7 @@ class Lock:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_to_append(folder / NAME)
         try:
             self._take()
         except BaseException:

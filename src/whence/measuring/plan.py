@@ -1,100 +1,32 @@
-"""The plan of a run: which subsets, how often, with which seeds. It says all that a later start has to agree with."""
+"""From what `whence.measure` is given to the plan of a run."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from whence.designs import parse_design
 from whence.errors import InputError, counted, some_of
-from whence.measuring.rows import Job
-from whence.outcomes.checks import as_names, as_numbers, check_weights, listed
-from whence.outcomes.subset import Floats, Subset
+from whence.measuring.outcome_fn import OutcomeFn, name_of
+from whence.outcomes.checks import Floats, as_names, as_numbers, check_weights, listed
+from whence.outcomes.plan import Plan
 
 GIVEN = "given subsets"
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """Subsets of shape (n, K), each to be measured ``seeds`` times.
-
-    Replicate r of subset i gets the seed ``SeedSequence([seed, r]).generate_state(n)[i] >> 1`` of numpy: an integer
-    below 2^31 that depends on nothing else, so that it stays when there are more subsets, replicates or workers.
-
-    Examples
-    --------
-    >>> plan = Plan("train", "LeaveOneOut()", np.ones((2, 3)), ("a", "b", "c"), seed=0, seeds=2)
-    >>> plan.run_seeds().shape, [(job.row, job.replicate) for job in plan.jobs(np.ones((2, 2), dtype=bool))]
-    ((2, 2), [(0, 0), (1, 0), (0, 1), (1, 1)])
-    """
-
-    outcome_fn: str
-    design: str
-    subsets: Floats
-    task_names: tuple[str, ...]
-    seed: int = 0
-    seeds: int = 1
-    maximize: Any = ()
-    provenance: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of replicates and of subsets."""
-        return self.seeds, len(self.subsets)
-
-    def run_seeds(self) -> NDArray[np.int64]:
-        """Seed of every replicate of every subset, shape (seeds, n)."""
-        n = len(self.subsets)
-        words = [np.random.SeedSequence([self.seed, r]).generate_state(n) >> 1 for r in range(self.seeds)]
-        return np.array(words, dtype=np.int64).reshape(self.shape)
-
-    def jobs(self, wanted: NDArray[np.bool_]) -> Iterator[Job]:
-        """Rows to measure, the first replicate of every subset before the second of any."""
-        seeds = self.run_seeds()
-        for replicate, row in np.argwhere(wanted).tolist():
-            yield Job(row, replicate, self.subsets[row], int(seeds[replicate, row]))
-
-    def refuse_other(self, now: Plan) -> None:
-        """Raise where ``now`` is not this plan, nor one that goes on from it with more subsets or replicates."""
-        for what, was, given in (
-            ("outcome function", self.outcome_fn, now.outcome_fn),
-            ("design", self.design, now.design),
-            ("seed", self.seed, now.seed),
-            ("list of tasks", some_of(self.task_names), some_of(now.task_names)),
-        ):
-            if was != given:
-                raise _other(f"the {what} {was}, and now it is {given}")
-        if self.task_names != now.task_names:
-            raise _other(f"{counted(len(self.task_names), 'task')} of other names or in another order")
-        n, more = len(self.subsets), len(now.subsets)
-        if now.seeds < self.seeds:
-            raise _other(f"seeds={self.seeds}, and now it is {now.seeds}")
-        if more < n:
-            raise _other(f"n={n}, and now it is {more}")
-        differ = np.flatnonzero((self.subsets != now.subsets[:n]).any(axis=1))
-        if len(differ):
-            raise _other(f"other subsets (from row {differ[0]} on; n was {n} and is {more})")
-
-
-def _other(what: str) -> InputError:
-    return InputError(f"this run was begun with {what}. Go on as it was begun, or use another folder.")
-
-
-def make_plan(outcome_fn: Any, design: Any, n: int | None, *, tasks: Any, seed: int, seeds: int, maximize: Any) -> Plan:
+def make_plan(
+    outcome_fn: OutcomeFn, design: Any, n: int | None, *, tasks: Any, seed: int, seeds: int, maximize: Any
+) -> Plan:
     """Plan of a run from what `whence.measure` is given."""
     seeds = whole(seeds, "seeds", 1)
     seed = whole(seed, "seed", 0)
     if n is not None:
         n = whole(n, "n", 1)
     design = parse_design(design) if isinstance(design, str) else design
-    names = _task_names(tasks if tasks is not None else getattr(outcome_fn, "task_names", None))
+    names = _task_names(tasks if tasks is not None else outcome_fn.task_names)
     if callable(getattr(design, "draw", None)):
         if names is None:
             raise InputError(
@@ -114,9 +46,10 @@ def make_plan(outcome_fn: Any, design: Any, n: int | None, *, tasks: Any, seed: 
         text = GIVEN
         subsets, names = _given(design, n, names)
     check_weights(subsets, names)
-    up = getattr(outcome_fn, "maximize", ()) if maximize is None or maximize == () else maximize
-    provenance = {str(key): str(value) for key, value in getattr(outcome_fn, "provenance", {}).items()}
-    up = up if isinstance(up, bool) else [up] if isinstance(up, str) else list(up)
+    up = outcome_fn.maximize if maximize is None or maximize == () else maximize
+    if not isinstance(up, bool):
+        up = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
+    provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
     return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, up, provenance)
 
 
@@ -127,39 +60,6 @@ def whole(value: Any, parameter: str, least: int) -> int:
             f"The '{parameter}' parameter of measure must be an integer of at least {least}. Got {value!r} instead."
         )
     return int(value)
-
-
-def name_of(outcome_fn: Any) -> str:
-    """Name of a function, of what a partial calls, or of the class of an object.
-
-    Examples
-    --------
-    >>> name_of(len), name_of(functools.partial(len))
-    ('len', 'len')
-    """
-    while isinstance(outcome_fn, functools.partial):
-        outcome_fn = outcome_fn.func
-    return str(getattr(outcome_fn, "__qualname__", type(outcome_fn).__qualname__))
-
-
-def check_signature(outcome_fn: Any, plan: Plan) -> None:
-    """Refuse what cannot be called with a subset and a seed before anything is begun."""
-    if not callable(outcome_fn):
-        raise InputError(
-            "The 'outcome_fn' parameter of measure must be a function of (subset, seed), or an object with a method "
-            f"batch(subsets, seeds). Got {outcome_fn!r} instead."
-        )
-    try:
-        signature = inspect.signature(outcome_fn)
-    except (TypeError, ValueError):
-        return  # some built-in functions do not tell
-    try:
-        signature.bind(Subset(plan.subsets[0], plan.task_names), 0)
-    except TypeError as error:
-        raise InputError(
-            f"The outcome function must take a subset and a seed, as in {plan.outcome_fn}(subset, seed). "
-            f"It takes {signature}."
-        ) from error
 
 
 def _task_names(tasks: Any) -> tuple[str, ...] | None:

@@ -7,12 +7,17 @@ that were under way, without saying whose fault it was, and a row that hangs can
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from whence.errors import InputError
 from whence.measuring.rows import Job, Reply, Result
+
+if TYPE_CHECKING:
+    from whence.measuring.engine import Workers
 
 TICK = 0.5  # seconds within which a silent death is noticed
 TOGETHER = 0.02  # seconds within which finished rows are handed on, and so written to disk, together
@@ -21,6 +26,17 @@ STARTS = 3  # how often a worker may die before its first row until the run is g
 
 class Ready(NamedTuple):
     """The worker has loaded the outcome function."""
+
+    process: int
+
+
+class Measured(NamedTuple):
+    """Reply on a row, with the row and the process that it is from."""
+
+    row: int
+    replicate: int
+    process: int
+    reply: Reply
 
 
 class Broken(NamedTuple):
@@ -36,7 +52,7 @@ class Lost(NamedTuple):
     report: str = ""
 
 
-Message = Ready | Broken | Lost | Reply
+Message = Ready | Broken | Lost | Measured
 
 
 class Worker(Protocol):
@@ -63,16 +79,32 @@ class Worker(Protocol):
         ...
 
 
-class Engine(Protocol):
-    """Where workers come from."""
+class Pool(ABC):
+    """Engine that has its rows measured by workers, of which a subclass says where they come from."""
 
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @abstractmethod
     def start(self) -> Worker:
         """Start a worker, without waiting until it is ready."""
-        ...
 
+    @abstractmethod
     def wait(self, workers: Sequence[Any], seconds: float) -> None:
         """Return once a worker has something to say, or after so many seconds."""
-        ...
+
+    def close(self) -> None:  # noqa: B027
+        """End what was started beside the workers."""
+
+    def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
+        """Results of the jobs, in lists of those that were finished together."""
+        return pooled(self, self._workers.count(), todo, self._workers.timeout)
 
 
 class _Slot:
@@ -80,9 +112,19 @@ class _Slot:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.ready = False
+        self.process: int | None = None  # which it is, once it is ready
         self.job: Job | None = None
         self.since = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has loaded the outcome function."""
+        return self.process is not None
+
+    def answers(self, message: Measured) -> bool:
+        """Whether a reply is that of the row that the worker has, and from itself."""
+        now = self.job and (self.job.row, self.job.replicate, self.process)
+        return now == (message.row, message.replicate, message.process)
 
     def give(self, job: Job) -> bool:
         """Give a row to the worker; False where it has died idle."""
@@ -92,12 +134,12 @@ class _Slot:
         return True
 
 
-def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
+def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
     """Results of the jobs, in lists of those that were finished together.
 
     Parameters
     ----------
-    engine : Engine
+    engine : Pool
     n_workers : int
     todo : sequence of Job
     timeout : float or None
@@ -133,7 +175,7 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
                 if message is None and _overdue(slot, timeout):
                     message = Lost(f"it took longer than {timeout:g} s")
                 if isinstance(message, Ready):
-                    slot.ready, early_deaths = True, 0
+                    slot.process, early_deaths = message.process, 0
                 elif isinstance(message, Broken):
                     raise InputError(
                         f"The outcome function cannot be loaded in another process ({message.reason}). Define it in a "
@@ -147,10 +189,11 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
                             f"{message.reason}. {slot.worker.printed()[-500:]}"
                         )
                     replace(slot)
-                elif message is not None:
-                    held += _finish(slot, message)
-                    if isinstance(message, Lost):
-                        replace(slot)
+                elif isinstance(message, Lost):
+                    held += _finish(slot, Reply(reason=message.reason, report=message.report))
+                    replace(slot)
+                elif isinstance(message, Measured) and slot.answers(message):
+                    held += _finish(slot, message.reply)
             hand_out()  # before results are handed on, so that no worker waits for the disk
             if held and time.monotonic() - handed_on >= TOGETHER:
                 yield held
@@ -165,14 +208,12 @@ def pooled(engine: Engine, n_workers: int, todo: Sequence[Job], timeout: float |
             slot.worker.stop()
 
 
-def _finish(slot: _Slot, message: Reply | Lost) -> list[Result]:
+def _finish(slot: _Slot, reply: Reply) -> list[Result]:
     """What became of the row of a slot, with what it printed; nothing where it had none."""
     job, seconds = slot.job, time.monotonic() - slot.since
-    reply = (
-        message if isinstance(message, Reply) else Reply(reason=message.reason, report=message.report, seconds=seconds)
-    )
     slot.job = None
-    return [Result(job, reply._replace(printed=slot.worker.printed() or reply.printed))] if job else []
+    printed = slot.worker.printed() or reply.printed
+    return [Result(job, reply._replace(seconds=reply.seconds or seconds, printed=printed))] if job else []
 
 
 def _overdue(slot: _Slot, timeout: float | None) -> bool:

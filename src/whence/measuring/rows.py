@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from whence.errors import InputError
+from whence.errors import InputError, safe_text
 from whence.measuring.values import flatten
-from whence.outcomes.subset import Floats, Subset
+from whence.outcomes.ledger import Reply, Result
+from whence.outcomes.plan import Job
+from whence.outcomes.subset import Subset
 
-OutcomeFn = Callable[[Subset, int], Any]
+__all__ = ["Job", "Reply", "Result", "brief", "in_this_process", "measure_row", "report", "seeded"]
 
-
-class Job(NamedTuple):
-    """A row to measure: which subset, which replicate of it, and with what."""
-
-    row: int
-    replicate: int
-    weights: Floats
-    seed: int
+LONGEST_REASON = 300
+LONGEST_REPORT = 64 * 1024
 
 
-class Reply(NamedTuple):
-    """What became of a row: values of targets, or why there are none, with what helps whoever looks into it."""
-
-    targets: tuple[str, ...] = ()
-    values: list[float] | None = None
-    reason: str = ""
-    report: str = ""
-    seconds: float = 0.0
-    printed: str = ""
-
-
-class Result(NamedTuple):
-    """A job and what became of it."""
-
-    job: Job
-    reply: Reply
-
-
-def measure_row(outcome_fn: OutcomeFn, subset: Subset, seed: int) -> Reply:
+def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: int) -> Reply:
     """Call the outcome function; whatever goes wrong in it is a reply too.
 
     Examples
@@ -58,11 +37,26 @@ def measure_row(outcome_fn: OutcomeFn, subset: Subset, seed: int) -> Reply:
     """
     began = time.perf_counter()
     try:
-        with seeded(seed):
+        with in_this_process(), seeded(seed):
             targets, values = flatten(outcome_fn(subset, seed))
     except (Exception, SystemExit) as error:
-        return Reply(reason=brief(error), report=traceback.format_exc(), seconds=time.perf_counter() - began)
+        return Reply(reason=brief(error), report=report(), seconds=time.perf_counter() - began)
     return Reply(targets, values, seconds=time.perf_counter() - began)
+
+
+@contextmanager
+def in_this_process() -> Iterator[None]:
+    """End every process that an outcome function has forked and that comes back from it.
+
+    It would go on as a second copy of the worker, or of the whole run: answer for rows that are not its own, and write
+    to the same journal.
+    """
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 @contextmanager
@@ -89,13 +83,26 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 def brief(error: BaseException) -> str:
-    r"""Error in one line.
+    r"""Error in one line, as it can be shown anywhere.
 
     Examples
     --------
     >>> brief(ValueError("no\n  good"))
     'ValueError: no good'
     """
-    text = " ".join(str(error).split())[:300]
+    try:
+        text = str(error)
+    except Exception:
+        text = "its message cannot be shown"
+    text = safe_text(" ".join(text[: 100 * LONGEST_REASON].split())[:LONGEST_REASON])
     kind = "" if isinstance(error, InputError) else type(error).__name__
     return ": ".join(part for part in (kind, text) if part)
+
+
+def report() -> str:
+    """Traceback of the error that is being handled, as much of it as anybody would read."""
+    try:
+        text = traceback.format_exc()
+    except Exception as error:  # a message can fail in more ways than traceback knows of
+        text = f"The traceback cannot be shown ({type(error).__name__}).\n"
+    return safe_text(text, LONGEST_REPORT)

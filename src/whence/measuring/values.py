@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from whence.errors import InputError
+from whence.outcomes.ledger import ALONE
 from whence.outcomes.subset import Floats
-
-ALONE = "outcome"  # the name of what comes without one
 
 
 def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import os
+import re
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -33,7 +35,9 @@ from whence.outcomes.checks import (
     listed,
 )
 from whence.outcomes.columns import Wanted, choose
+from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.table import Outcomes
+from whence.outcomes.writing import whole_file
 
 _WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan)
 
@@ -120,15 +124,14 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
     """
     path = Path(path)
-    write = {"npz": _write_npz, "parquet": _write_parquet}.get(_kind(path), _write_text)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    try:
-        write(runs, partial)
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    kind = _kind(path)
+    with whole_file(path) as file:
+        if kind == "npz":
+            _write_npz(runs, file)
+        elif kind == "parquet":
+            _write_parquet(runs, file)
+        else:
+            _write_text(runs, file, kind)
 
 
 def _kind(path: Path) -> str:
@@ -144,14 +147,12 @@ def _kind(path: Path) -> str:
 # seen rather than filled up, and a table of 10^5 columns takes a fraction of the time.
 
 
-def _open_text(path: Path, mode: str) -> Any:
-    opener: Any = gzip.open if _kind(path).endswith(".gz") else open
-    # The byte-order mark that spreadsheets write is not a part of the first name.
-    return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8", newline="")
+# A spreadsheet would run what begins like this: such a name is written with an apostrophe before it.
+_FORMULA = re.compile(r"'*[=+@-]")
 
 
-def _delimiter(path: Path) -> str:
-    return "\t" if _kind(path).startswith("tsv") else ","
+def _delimiter(kind: str) -> str:
+    return "\t" if kind.startswith("tsv") else ","
 
 
 def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
@@ -159,12 +160,15 @@ def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
     lines: list[int] = []
     line = 1
     try:
-        with _open_text(path, "rt") as file:
-            numbered = _numbered(csv.reader(file, delimiter=_delimiter(path), strict=True))
+        kind = _kind(path)
+        opener: Any = gzip.open if kind.endswith(".gz") else open
+        # The byte-order mark that spreadsheets write is not a part of the first name.
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+            numbered = _numbered(csv.reader(file, delimiter=_delimiter(kind), strict=True))
             header = next((cells for _, cells in numbered if any(map(str.strip, cells))), None)
             if header is None:
                 raise InputError("the file is empty; its first line must name the columns.")
-            chosen = choose([cell.strip() or f"Unnamed: {at}" for at, cell in enumerate(header)], wanted)
+            chosen = choose([_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], wanted)
             pick = itemgetter(*chosen.places)
             for line, cells in numbered:
                 if len(cells) != len(header):
@@ -211,13 +215,26 @@ def _number(cell: str, name: str, line: int) -> float:
     )
 
 
-def _write_text(runs: Outcomes, path: Path) -> None:
-    with _open_text(path, "wt") as file:
-        writer = csv.writer(file, delimiter=_delimiter(path), lineterminator="\n")
-        writer.writerow([*runs.task_names, *runs.target_names])
+def _name(cell: str) -> str:
+    """Name of a column, without the apostrophe that keeps a spreadsheet from running it."""
+    name = cell.strip()
+    return name[1:] if name.startswith("'") and _FORMULA.match(name) else name
+
+
+def _write_text(runs: Outcomes, binary: BinaryIO, kind: str) -> None:
+    with ExitStack() as stack:
+        packed: Any = binary
+        if kind.endswith(".gz"):
+            packed = stack.enter_context(gzip.GzipFile(fileobj=binary, mode="wb"))
+        file = io.TextIOWrapper(packed, encoding="utf-8", newline="")
+        stack.callback(file.detach)  # whoever opened the file closes it
+        writer = csv.writer(file, delimiter=_delimiter(kind), lineterminator="\n")
+        names = [*runs.task_names, *runs.target_names]
+        writer.writerow([f"'{name}" if _FORMULA.match(name) else name for name in names])
         for subset, values in zip(runs.subsets.tolist(), runs.values.tolist(), strict=True):
             weights = [int(weight) if weight in (0, 1) else weight for weight in subset]
             writer.writerow([*weights, *("" if value != value else value for value in values)])
+        file.flush()
 
 
 # ---- npz -------------------------------------------------------------------------------------------------
@@ -241,6 +258,7 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
             held = archive.files
             keys = {field: field if field in held else short for field, short in _KEYS.items()}
             arrays = {field: archive[key] for field, key in keys.items() if key in held}
+            _check_sum(archive)
         for field, kind in (("task_names", str), ("target_names", str), ("maximize", bool)):
             arrays[field] = arrays[field].astype(kind).ravel().tolist() if field in arrays else None
         provenance = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else None
@@ -257,17 +275,32 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
     return chosen.arguments(np.hstack([S, Y])[:, chosen.places], up, provenance)
 
 
-def _write_npz(runs: Outcomes, path: Path) -> None:
-    with open(path, "wb") as file:  # to a path, numpy would add .npz after .NPZ
-        np.savez_compressed(
-            file,
-            subsets=runs.subsets.astype(np.uint8) if runs.is_binary else runs.subsets,
-            values=runs.values,
-            task_names=np.array(runs.task_names),
-            target_names=np.array(runs.target_names),
-            maximize=np.array(runs.maximize),
-            provenance=np.array(json.dumps(runs.provenance)),
-        )
+def _write_npz(runs: Outcomes, file: BinaryIO) -> None:
+    arrays: dict[str, Any] = {
+        "subsets": runs.subsets.astype(np.uint8) if runs.is_binary else runs.subsets,
+        "values": runs.values,
+        "task_names": np.array(runs.task_names),
+        "target_names": np.array(runs.target_names),
+        "maximize": np.array(runs.maximize),
+        "provenance": np.array(json.dumps(runs.provenance)),
+    }
+    np.savez_compressed(file, checksum=np.array(_checksum(arrays)), **arrays)
+
+
+def _checksum(arrays: Mapping[str, Any]) -> str:
+    """Checksum of arrays by name: a zip archive has one of each, but none of which there are."""
+    found = 0
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes(), found)
+    return f"{found:08x}"
+
+
+def _check_sum(archive: Any) -> None:
+    """Refuse an archive of ours that was changed; one of somebody else has no checksum."""
+    arrays = {name: archive[name] for name in archive.files}
+    if "checksum" in arrays and str(arrays.pop("checksum")) != _checksum(arrays):
+        raise ValueError("its checksum does not match its contents")
 
 
 def _brief(error: Exception) -> str:
@@ -278,8 +311,6 @@ def _brief(error: Exception) -> str:
 
 
 def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
-    from whence.measuring.journal import is_run, read_ledger
-
     if not is_run(path):
         raise InputError(
             "this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a folder that "
@@ -308,12 +339,12 @@ def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
         with pa.parquet.ParquetFile(path) as file:
             table = file.read(use_threads=False)
         note = json.loads((table.schema.metadata or {}).get(b"whence", b"{}"))
+        if note:
+            _check_parquet(table, note)
         targets = [str(name) for name in note.get("target_names", ())]
         up = dict(zip(targets, map(bool, note.get("maximize", ())), strict=True))
         provenance = dict(note["provenance"]) if note else None
         names = [name.strip() for name in table.column_names]
-        if note and names != [*note["task_names"], *targets]:
-            raise ValueError("its columns are not those that whence wrote")
     except Exception as error:  # a damaged file makes pyarrow raise almost anything
         raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
     chosen = choose(names, wanted, targets)
@@ -332,9 +363,20 @@ def _floats(pa: Any, column: Any, name: str) -> Floats:
     return np.asarray(column.cast("double", safe=False).to_numpy(), dtype=np.float64)
 
 
-def _write_parquet(runs: Outcomes, path: Path) -> None:
+def _check_parquet(table: Any, note: dict[str, Any]) -> None:
+    """Refuse a file of ours that was changed."""
+    told = note.pop("checksum")
+    columns = np.array([column.to_numpy() for column in table.columns])
+    if told != _checksum({"note": np.array(json.dumps([note, table.column_names])), "columns": columns}):
+        raise ValueError("its checksum does not match its contents")
+
+
+def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
     pa = _pyarrow()
-    note = {field: getattr(runs, field) for field in ("task_names", "target_names", "maximize", "provenance")}
+    fields = ("task_names", "target_names", "maximize", "provenance")
+    note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
-    table = pa.Table.from_arrays([pa.array(column) for column in columns], [*runs.task_names, *runs.target_names])
-    pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), path)
+    names = [*runs.task_names, *runs.target_names]
+    note["checksum"] = _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
+    table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
+    pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)

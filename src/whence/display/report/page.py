@@ -20,7 +20,8 @@ from typing import Any
 
 from whence.cli.console import plain
 from whence.display.report.findings import collect
-from whence.errors import InputError, counted
+from whence.errors import InputError, counted, safe_text
+from whence.outcomes.writing import whole_file
 from whence.surrogates.choose import Model
 
 SCRIPTS = (
@@ -79,19 +80,14 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the page of a document; the file appears whole or not at all."""
-    path = Path(path)
-    partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
-    try:
-        partial.write_text(page(document), encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror or error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    text = page(document)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def page(document: Mapping[str, Any]) -> str:
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
+    document = _shown(document)
     runs, targets = document["runs"], document["targets"]
     whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
     script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
@@ -112,6 +108,15 @@ def page(document: Mapping[str, Any]) -> str:
         data=_json(document),
         script=script,
     )
+
+
+def _shown(value: Any) -> Any:
+    """Document in which nothing that a page would obey, such as turned text, is left in a name."""
+    if isinstance(value, Mapping):
+        return {key: _shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shown(item) for item in value]
+    return safe_text(value) if isinstance(value, str) else value
 
 
 def _json(document: Mapping[str, Any]) -> str:

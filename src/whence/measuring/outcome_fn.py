@@ -1,0 +1,174 @@
+"""The contract between `whence.measure` and whatever it measures with.
+
+An outcome function maps subsets of tasks to numbers. Any function of ``(subset, seed)`` is one, and so is any object
+that has a method ``__call__(subset, seed)`` or ``batch(subsets, seeds)``, with whichever of the attributes below it
+wants to say. `OutcomeFn` writes them all down with what they are by default: inherit from it to be complete, or leave
+it to `as_outcome_fn`, the only place that looks at what an object has. The conformance table of the tests runs all
+outcome functions of the library, and one line there adds another.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+
+from whence.errors import InputError
+from whence.outcomes import Outcomes
+from whence.outcomes.checks import listed
+from whence.outcomes.subset import Subset
+
+BATCH_SIZE = 64
+_SAID = ("task_names", "maximize", "provenance", "batch_size", "batch", "tuned", "check")
+
+
+class OutcomeFn:
+    """Outcome function, with what it says of itself.
+
+    A subclass defines ``__call__``, or ``batch``, or both; everything else is optional.
+
+    Attributes
+    ----------
+    task_names : sequence of str or None
+        Tasks, in the order of the columns of subsets; None where it works with any.
+    maximize : bool or sequence of str
+        Metrics for which higher is better.
+    provenance : mapping of str to str
+        How the outcomes are made, in words; it goes into the table.
+    fingerprint : mapping of str to str, or None
+        What the outcomes depend on (data, model, recipe), each as a digest or a short text: a run folder goes on only
+        where they are the same. None: found by looking at the function; see `whence.measuring.fingerprint`.
+    batch : callable or None
+        ``batch(subsets, seeds)`` from arrays (m, K) and (m,) to ``{metric: (m,) or (m, T)}``, called in this process;
+        None where subsets are measured one by one.
+    batch_size : int
+        The largest m.
+
+    Examples
+    --------
+    >>> class Size(OutcomeFn):
+    ...     task_names = ["code", "math"]
+    ...     def __call__(self, subset, seed):
+    ...         return {"size": subset.sum()}
+    >>> as_outcome_fn(Size()).tuned(None).task_names
+    ['code', 'math']
+    """
+
+    task_names: Sequence[str] | None = None
+    maximize: Any = ()
+    provenance: Mapping[str, str] = {}
+    fingerprint: Mapping[str, str] | None = None
+    batch: Callable[[Any, Any], Any] | None = None
+    batch_size: int = BATCH_SIZE
+
+    def __call__(self, subset: Subset, seed: int) -> Any:
+        """Outcomes of one subset: a number, an array, or ``{metric: number or array}``."""
+        if self.batch is None:
+            raise NotImplementedError(f"{name_of(self)} has neither __call__ nor batch.")
+        found = self.batch(np.asarray(subset)[None], np.array([seed]))
+        return {name: np.asarray(values)[0] for name, values in found.items()} if isinstance(found, Mapping) else found
+
+    def tuned(self, runs: Outcomes) -> Any:
+        """The same with its settings chosen by a few true runs; itself where it has none to choose."""
+        return self
+
+    def check(self, runs: Outcomes) -> Any:
+        """What true runs say of it, of which ``str`` is a verdict; None where it has nothing to compare."""
+        return None
+
+
+class _Adapted(OutcomeFn):
+    """Any function or object as an `OutcomeFn`."""
+
+    def __init__(self, given: Any) -> None:
+        self.given = given
+        self.__qualname__ = name_of(given)
+        for name in _SAID:
+            if (found := getattr(given, name, None)) is not None:
+                setattr(self, name, found)
+
+    @property
+    def fingerprint(self) -> Mapping[str, str] | None:  # type: ignore[override]
+        """As it is when asked for: it may take long to find."""
+        return getattr(self.given, "fingerprint", None)
+
+    def __call__(self, subset: Subset, seed: int) -> Any:
+        return self.given(subset, seed) if callable(self.given) else super().__call__(subset, seed)
+
+
+def as_outcome_fn(function: Any) -> OutcomeFn:
+    """What was given to measure with as an `OutcomeFn`; what cannot be one is refused.
+
+    Examples
+    --------
+    >>> as_outcome_fn(lambda subset, seed: 0.0).batch_size
+    64
+    >>> as_outcome_fn(3)
+    Traceback (most recent call last):
+    ...
+    whence.errors.InputError: The 'outcome_fn' parameter of measure must be a function of (subset, seed), ... 3 instead.
+    """
+    if inspect.isclass(function) or not (callable(function) or callable(getattr(function, "batch", None))):
+        raise InputError(
+            "The 'outcome_fn' parameter of measure must be a function of (subset, seed), or an object with a method "
+            f"batch(subsets, seeds). Got {function!r} instead."
+        )
+    found = function if isinstance(function, OutcomeFn) else _Adapted(function)
+    _check(found)
+    return found
+
+
+def given(outcome_fn: OutcomeFn) -> Any:
+    """What the user gave, of what `as_outcome_fn` made of it."""
+    return outcome_fn.given if isinstance(outcome_fn, _Adapted) else outcome_fn
+
+
+def _check(found: OutcomeFn) -> None:
+    """Refuse attributes that are not what the contract says, by name."""
+    for name, value, wanted, good in (
+        ("batch", found.batch, "a method", found.batch is None or callable(found.batch)),
+        ("tuned", found.tuned, "a method", callable(found.tuned)),
+        ("check", found.check, "a method", callable(found.check)),
+        ("batch_size", found.batch_size, "an integer of at least 1", _is_count(found.batch_size)),
+        ("provenance", found.provenance, "a mapping of names to text", isinstance(found.provenance, Mapping)),
+    ):
+        if not good:
+            raise InputError(f"The '{name}' of the outcome function {name_of(found)} must be {wanted}. Got {value!r}.")
+    if found.task_names is not None:
+        listed(found.task_names)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def name_of(outcome_fn: Any) -> str:
+    """Name of a function, of what a partial calls, or of the class of an object.
+
+    Examples
+    --------
+    >>> name_of(len), name_of(functools.partial(len))
+    ('len', 'len')
+    """
+    while isinstance(outcome_fn, functools.partial):
+        outcome_fn = outcome_fn.func
+    return str(getattr(outcome_fn, "__qualname__", type(outcome_fn).__qualname__))
+
+
+def check_signature(outcome_fn: OutcomeFn, subset: Subset) -> None:
+    """Refuse what cannot be called with a subset and a seed before anything is begun."""
+    try:
+        signature = inspect.signature(given(outcome_fn))
+    except (TypeError, ValueError):
+        return  # some built-in functions do not tell
+    try:
+        signature.bind(subset, 0)
+    except TypeError as error:
+        raise InputError(
+            f"The outcome function must take a subset and a seed, as in {name_of(outcome_fn)}(subset, seed). "
+            f"It takes {signature}."
+        ) from error

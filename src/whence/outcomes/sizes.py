@@ -1,0 +1,100 @@
+"""Refusing, before the work starts, what memory cannot hold or numbers cannot carry."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from whence.errors import InputError
+from whence.outcomes.checks import Floats
+
+LARGEST = 1e150  # of an outcome: the square of a larger one is infinite
+
+
+def size_in_words(n_bytes: float) -> str:
+    """Text of a number of bytes.
+
+    >>> size_in_words(3.2e9)
+    '3.2 GB'
+    """
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def free_memory() -> float:
+    """Bytes of main memory that can be had now; infinite where the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return 1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
+    with suppress(AttributeError, OSError, ValueError):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return math.inf
+
+
+def refuse_too_large(
+    what: str, n: int, unit: str, needed: Callable[[int], float], *, remedy: str = "", free: float | None = None
+) -> None:
+    """Raise where something takes more memory than there is; the sentence says what size would do.
+
+    Parameters
+    ----------
+    what : str
+        What is about to be done, as in "A fit".
+    n : int
+        Size that decides.
+    unit : str
+        What n counts, in the plural.
+    needed : callable
+        Bytes for a size, growing with it.
+    remedy : str
+        What else can be done, a sentence.
+    free : float, optional
+        Bytes that can be had; those of this machine where not given.
+
+    Examples
+    --------
+    >>> try:
+    ...     refuse_too_large("A fit", 50_000, "distinct subsets", lambda d: 24.0 * d**2, free=8e9)
+    ... except InputError as error:
+    ...     print(error)
+    A fit of 50,000 distinct subsets takes about 60 GB of memory, and 8 GB are free: at most 18,257 would do.
+    """
+    free = free_memory() if free is None else free
+    if needed(n) <= free:
+        return
+    low, high = 0, n  # the largest size that fits is from low to below high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    raise InputError(
+        f"{what} of {n:,} {unit} takes about {size_in_words(needed(n))} of memory, and {size_in_words(free)} are free: "
+        f"at most {low:,} would do. {remedy}".rstrip()
+    )
+
+
+def refuse_extreme(values: Floats, target_names: tuple[str, ...]) -> None:
+    """Raise where outcomes are so large that their squares are infinite.
+
+    Examples
+    --------
+    >>> try:
+    ...     refuse_extreme(np.array([[1e300]]), ("loss",))
+    ... except InputError as error:
+    ...     print(error)
+    The outcome 'loss' reaches 1e+300, beyond what can be squared (1e+150): rescale it.
+    """
+    sizes = np.nanmax(np.abs(values), axis=0, initial=0.0)
+    if (sizes > LARGEST).any():
+        worst = int(np.argmax(sizes))
+        raise InputError(
+            f"The outcome '{target_names[worst]}' reaches {sizes[worst]:.3g}, beyond what can be squared "
+            f"({LARGEST:g}): rescale it."
+        )

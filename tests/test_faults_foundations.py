@@ -1,0 +1,21 @@
+"""What whence stands on: the lowest versions it declares are those that were tried."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_lowest_versions_are_those_of_the_constraints():
+    tomllib = pytest.importorskip("tomllib")
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    lowest = dict(text.split(">=") for text in declared)
+    lines = (ROOT / "tests" / "lowest.txt").read_text().splitlines()
+    tried = dict(line.split("==") for line in lines if re.fullmatch(r"[\w-]+==[\d.]+", line))
+    assert tried.keys() == lowest.keys()
+    for name, version in lowest.items():
+        assert tried[name].startswith(f"{version}."), name
