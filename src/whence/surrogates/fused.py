@@ -16,6 +16,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,26 +27,30 @@ from sklearn.base import BaseEstimator, RegressorMixin
 
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates, merge_replicates
-from whence.surrogates.crossvalidation import FEWEST_TO_CHOOSE
 from whence.surrogates.kernel import Group, PosteriorSurrogate
 from whence.surrogates.kernels import Array, Constant, Kernel
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
 from whence.surrogates.rungs import Moments, Rung
 from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
+from whence.surrogates.warp import RankScale
 
 if TYPE_CHECKING:
     from whence.outcomes import Outcomes
     from whence.surrogates.choose import Model
 
-FUSED, ESTIMATES = "fused", "estimates"  # what the surrogates with and without a kernel are called
-# A kernel on what the estimates leave over takes so many true runs of different subsets; with fewer, it adds noise.
-KERNEL_RUNS = 8
-# With so many, cross-validation can tell how far off it is.
-CHECKED_RUNS = 10
+FUSED, RANK_FUSED, ESTIMATES = "fused", "fused on ranks", "estimates"  # what the surrogates are called
+# A kernel on what the estimates leave over takes so many true runs of different subsets.
+KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
+# So many runs, that what is left over is noise, count before any run.
+CONFIRMING_RUNS = 2
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
+# Subsets of every table at which kinds of estimates are compared with each other.
+OVERLAP_SUBSETS = 100
+# True runs of different subsets that it takes to weigh fused surrogates against others.
+FEWEST_TO_FUSE = 4
 # Noise of a run relative to the uncertainty of the level, before any run has been seen.
 LEVEL_NOISE = 10.0
 
@@ -101,19 +106,25 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_, self.n_targets_ = S.shape[1], len(self.rungs[0].columns)
         S, Y, counts, C = self._merged(S, Y.reshape(len(S), self.n_targets_))
         spread = np.stack([rung.spread for rung in self.rungs])
-        unit = typical_ratio(C, Y, spread)
+        # How widely the truth spreads over subsets: that of few runs is drawn towards that of the estimates.
+        expected = (typical_ratio(C, Y, spread)[:, None] * spread).mean(0)
+        scale = np.sqrt(pooled_variance(tamed(Y).var(0), expected**2, len(Y)))
+        overlap = self._overlap(S)
+        signal = np.array([rung.signal.mean() for rung in self.rungs])
         with_kernel = self.kernel and len(S) >= KERNEL_RUNS
         residual: PosteriorSurrogate = _Level().fit(S, Y, counts)
-        self.slopes_ = _slopes(residual, C, Y, unit, spread)
-        for _ in range(ROUNDS):
-            residual = CombinedSurrogate(random_state=self.random_state) if with_kernel else _Level()
+        self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
+        for _ in range(ROUNDS if with_kernel else 0):
+            residual = CombinedSurrogate(random_state=self.random_state)
             residual.fit(S, tamed(Y - self._sloped(C)), counts)
-            self.slopes_ = _slopes(residual, C, Y, unit, spread)
+            self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
         rest = tamed(Y - self._sloped(C))
         if with_kernel:
             # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
             wider = float(stdtrit(len(S) - 3, (1 + LEVEL) / 2)) / HALF_WIDTH
-            self.residual_ = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
+            found = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
+            share = _confirmed(found)
+            self.residual_ = _over(found, lambda p, t: replace(p, dual=share * p.dual))
         else:
             scale = self._level_std(rest, spread) / np.sqrt(LEVEL_NOISE)
             self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=scale[t]))
@@ -138,7 +149,25 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             level = np.mean([rung.level for rung in self.rungs], axis=0)[None]
             return np.zeros((1, S.shape[1])), level, np.ones(1), np.zeros((len(self.rungs), *level.shape))
         S, Y, counts = merge_replicates(S, Y)
-        return S, Y, counts, np.stack([rung.predict(S) - rung.level for rung in self.rungs])
+        unseen = [replace(rung, unseen=True) for rung in self.rungs]
+        return S, Y, counts, np.stack([rung.predict(S) - rung.level for rung in unseen])
+
+    def _overlap(self, S: Array) -> Array:
+        """Correlation of the kinds of estimates with each other, over some of the subsets of their tables, (R, R)."""
+        if len(self.rungs) == 1:
+            return np.ones((1, 1))
+        subsets = np.concatenate([S, *(rung.model.outcomes.subsets[:OVERLAP_SUBSETS] for rung in self.rungs)])
+        values = np.stack([(rung.predict(subsets) - rung.level) / np.maximum(rung.spread, 1e-300) for rung in self.rungs])
+        values -= values.mean(1, keepdims=True)
+        products = np.einsum("rit,sit->rs", values, values)
+        size = np.sqrt(np.maximum(np.diag(products), 1e-300))
+        return np.asarray(products / np.outer(size, size))
+
+    def unseen(self) -> FusedSurrogate:
+        """Return the same surrogate, as it would predict subsets if their estimates had been held out too."""
+        other = copy.copy(self)
+        other.rungs = tuple(replace(rung, unseen=True) for rung in self.rungs)
+        return other
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
@@ -238,19 +267,31 @@ class _Level(PosteriorSurrogate):
         return self
 
 
-def _slopes(residual: PosteriorSurrogate, C: Array, Y: Array, unit: Array, spread: Array) -> Slopes:
+def _slopes(
+    residual: PosteriorSurrogate, C: Array, Y: Array, spread: Array, scale: Array, overlap: Array, signal: Array
+) -> Slopes:
     """Slopes of the truth Y (m, T) on estimates C (R, m, T), given the process of what they leave over."""
-    white_c, white_y, scale = np.empty_like(C), np.empty_like(Y), np.empty(Y.shape[1])
-    # What is known of the size of residuals before there are any: that of the estimates, brought to the truth's scale.
-    expected = (unit[:, None] * spread).mean(0) ** 2
+    white_c, white_y = np.empty_like(C), np.empty_like(Y)
     for group in residual.groups_:
         posterior, at = group.posterior, group.targets
-        size = float(np.einsum("ij,ij->", posterior.factor, posterior.factor)) / len(posterior.X)
-        scale[at] = np.sqrt(pooled_variance(posterior.scale**2 * size, expected[at], len(Y)) / size)
-        white_y[:, at] = _whitened(posterior, Y[:, at])
+        size = np.sqrt(float(np.einsum("ij,ij->", posterior.factor, posterior.factor)) / len(posterior.X))
+        white_y[:, at] = size * _whitened(posterior, Y[:, at])
         for white, values in zip(white_c, C, strict=True):
-            white[:, at] = _whitened(posterior, values[:, at])
-    return learn_slopes(white_c, white_y, scale, unit)
+            white[:, at] = size * _whitened(posterior, values[:, at])
+    return learn_slopes(white_c, white_y, spread, scale, overlap, signal)
+
+
+def _confirmed(residual: PosteriorSurrogate) -> float:
+    """Share of what a process says of its runs that left-out runs confirm: the slope of runs on leave-one-out."""
+    products, squares = 0.0, 0.0
+    for group in residual.groups_:
+        posterior = group.posterior
+        unit = np.maximum(posterior.Y.std(0), 1e-300)
+        said = (posterior.leave_one_out()[0] - posterior.level) / unit
+        products += float((said * (posterior.Y - posterior.level) / unit).sum())
+        squares += float((said**2).sum())
+    doubt = CONFIRMING_RUNS / len(residual.groups_[0].posterior.X) * squares
+    return float(np.clip(products / (squares + doubt), 0.0, 1.0)) if squares > 0 else 0.0
 
 
 def _whitened(posterior: Posterior, values: Array) -> Array:
@@ -273,39 +314,105 @@ def _shifted(moments: Moments, level: Array) -> Moments:
     return moments[0] - level, moments[1]
 
 
-def fusion_candidates(
-    rungs: tuple[Rung, ...], targets: NDArray[np.intp], table: Outcomes
-) -> tuple[dict[str, FusedSurrogate], dict[str, FusedSurrogate]]:
-    """Return the fused surrogate of some targets by what it is called, and what it is to be compared with."""
+class RankFusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+    """Fusion of normal scores: of estimates and true outcomes that are heavy-tailed, or related by a curve.
+
+    Effects are those of the plain fusion in closed form, and of what the two differ by as a remainder.
+
+    Parameters
+    ----------
+    rungs : tuple of Rung
+    random_state : int
+    """
+
+    exact_effects = False
+
+    def __init__(self, rungs: tuple[Rung, ...], *, random_state: int = 0) -> None:
+        self.rungs = rungs
+        self.random_state = random_state
+
+    def __sklearn_clone__(self) -> RankFusedSurrogate:
+        return RankFusedSurrogate(self.rungs, random_state=self.random_state)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> RankFusedSurrogate:
+        """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T)."""
+        Y = np.asarray(y, np.float64)
+        self.single_target_, self.n_features_in_ = Y.ndim == 1, np.shape(X)[1]
+        self.X_, self.Y_ = np.asarray(X, np.float64), Y.reshape(len(Y), -1)
+        self.scale_, scores = RankScale.learn(self.Y_)
+        ranked = tuple(rung.on_ranks() for rung in self.rungs)
+        self.scored_ = FusedSurrogate(ranked, random_state=self.random_state).fit(X, scores)
+        return self
+
+    def unseen(self) -> RankFusedSurrogate:
+        """Return the same surrogate, as it would predict subsets if their estimates had been held out too."""
+        other = copy.copy(self)
+        other.scored_ = self.scored_.unseen()
+        return other
+
+    @cached_property
+    def plain_(self) -> FusedSurrogate:
+        """The plain fusion of the same runs and estimates, fitted when effects are first asked for."""
+        return FusedSurrogate(self.rungs, random_state=self.random_state).fit(self.X_, self.Y_)
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
+        if not return_std:
+            mean = self.scale_.outcome(self.scored_.predict(X))
+            return mean[:, 0] if self.single_target_ else mean
+        mean, std = self.scale_.around(*self.scored_.predict(X, return_std=True))
+        return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
+
+    def product_part(self, X: ArrayLike) -> Array:
+        return self.plain_.product_part(X)
+
+    def mean_outcome(self, keep_prob: float) -> Array:
+        return self.plain_.mean_outcome(keep_prob)
+
+    def main_effects(self, nodes: Array, weights: Array) -> Moments:
+        return self.plain_.main_effects(nodes, weights)
+
+    def pair_effects(self, nodes: Array, weights: Array) -> Moments:
+        return self.plain_.pair_effects(nodes, weights)
+
+    def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
+        return self.plain_.contrast_std(X, contrasts)
+
+    def covariance(self, X: ArrayLike) -> tuple[Array, float]:
+        return self.plain_.covariance(X)
+
+
+def fusion_candidates(rungs: tuple[Rung, ...], targets: NDArray[np.intp]) -> dict[str, FusedSurrogate]:
+    """Return the surrogates of some targets that estimates allow, by name."""
     own = tuple(rung.at(targets) for rung in rungs)
-    alone = {ESTIMATES: FusedSurrogate(own, kernel=False)}
-    if len(np.unique(table.subsets, axis=0)) < CHECKED_RUNS:
-        return alone, {}
-    return {FUSED: FusedSurrogate(own)}, alone
+    return {
+        FUSED: FusedSurrogate(own),
+        RANK_FUSED: RankFusedSurrogate(own),
+        ESTIMATES: FusedSurrogate(own, kernel=False),
+    }
 
 
 def typical_slopes(model: Model) -> dict[str, float]:
-    """Return the slope of every rung, the median over targets; 0 for those where true runs alone are used."""
+    """Return the slope of every rung, the median over targets, each weighted as fused surrogates are in the average."""
     slopes = np.zeros((len(model.rungs), model.outcomes.n_targets))
     for part in model.parts:
-        if isinstance(part.surrogate, FusedSurrogate):
-            slopes[:, part.targets] = part.surrogate.slopes_.mean
+        for name, member in part.members.items():
+            fused = member.plain_ if isinstance(member, RankFusedSurrogate) else member
+            if isinstance(fused, FusedSurrogate):
+                slopes[:, part.targets] += part.weights[name] * fused.slopes_.mean
     return {rung.name: float(slope) for rung, slope in zip(model.rungs, np.median(slopes, axis=1), strict=True)}
 
 
 def trust_in_estimates(model: Model) -> str:
     """Return in words how far estimates are trusted, and what held-out true runs say of that."""
-    if any(isinstance(part.surrogate, FusedSurrogate) for part in model.parts):
-        slopes = typical_slopes(model)
-        each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
-        said = [f"where they move by 1, the truth moves by {', '.join(each)}"]
-    else:
-        said = ["none, as true runs alone predict as well without them"]
+    slopes = typical_slopes(model)
+    each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
+    said = [f"where they move by 1, predictions move by {', '.join(each)}"]
     scores = model.quality()
-    words = {"lds_fused": "fused", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
+    words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
     known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))
     if known:
-        said.append(f"on held-out true runs, the rank correlation is: {known}")
+        said.append(f"rank correlation on held-out true runs: {known}")
     else:
-        said.append(f"not checked, which takes {FEWEST_TO_CHOOSE} true runs of different subsets")
+        said.append(f"not checked, which takes {FEWEST_TO_FUSE} true runs of different subsets")
     return f"Trust in the estimates: {'; '.join(said)}."
