@@ -54,7 +54,7 @@ CANDIDATES: Mapping[str, Any] = {
 }
 # Weights before any run. The fused surrogate contains "estimates" and "kernel": it learns by itself what estimates
 # are worth, and a few held-out runs are a worse judge of that.
-PRIOR = {FUSED: 3.0, RANK_FUSED: 3.0}
+PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
 AVERAGE, TRUE_RUNS = "average", "true runs alone"
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",

@@ -44,7 +44,7 @@ KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
 # So many runs, that what is left over is noise, count before any run.
-CONFIRMING_RUNS = 2
+CONFIRMING_RUNS = 4
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
 # Subsets of every table at which kinds of estimates are compared with each other.

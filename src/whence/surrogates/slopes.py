@@ -18,7 +18,7 @@ from whence.surrogates.kernels import Array
 
 # Correlations with the truth that are considered, and how likely it is at first that there is none.
 CORRELATIONS = np.array([0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 0.997])
-USELESS = 0.5
+USELESS = 0.35
 # Shares of the estimates in their combination are multiples of one over this; the finest for two kinds.
 SHARES = {1: 1, 2: 4, 3: 4, 4: 3}
 # How many runs, and how many targets, prior guesses are worth.
