@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
-from whence.answers.interactions import Interactions
+from whence.answers.attribution import Attribution
+from whence.answers.rules import RULES
 from whence.cli import app
 from whence.display.report import collect, write_page, write_report
 from whence.display.report.answer import answer, recommended
@@ -244,7 +245,7 @@ def test_like_partners_stand_together():
     scores = np.where(group[:, None] == group[None, :], 1.0, -1.0)[:, :, None]
     zero = np.zeros_like(scores)
     names = tuple("abcdef")
-    pairs = Interactions(scores, zero, zero, "exact", names, ("loss",), (False,), "shapley")
+    pairs = Attribution(scores, zero, zero, np.zeros(1), names, ("loss",), (False,), RULES["shapley"], "exact")
     assert np.abs(np.diff(group[pairs.clustered()])).sum() == 1
     assert sorted(pairs.clustered()) == list(range(6))
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin, clone
+from sklearn.base import clone
 
-from whence.surrogates.kernels import Array
+from whence.surrogates.mixture import Array, Mixture
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 
-Moments = tuple[Array, Array]  # values and their std
 # A member's weight is its held-out mean squared error to the power −TEMPER · (number of held-out subsets). An exponent
 # of −1/2 would be the likelihood of independent Gaussian errors, but members err together.
 TEMPER = 0.25
@@ -60,18 +60,18 @@ def mixed(values: Array, stds: Array, weights: Array) -> Moments:
     return mean, np.sqrt(second)
 
 
-class AveragedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class AveragedSurrogate(Surrogate):
     """A weighted average of surrogates, with its own weights for every target.
 
     Parameters
     ----------
-    members : mapping of str to surrogate
+    members : mapping of str to Surrogate
     weights : (C, T)
         Of every member for every target; each column adds up to 1.
 
     Attributes
     ----------
-    members_ : dict of str to surrogate
+    members_ : dict of str to Surrogate
         Fitted.
 
     Examples
@@ -84,55 +84,59 @@ class AveragedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     True
     """
 
-    def __init__(self, members: Mapping[str, Any], weights: Array) -> None:
+    def __init__(self, members: Mapping[str, Surrogate], weights: Array) -> None:
         self.members = members
         self.weights = weights
 
     def __sklearn_clone__(self) -> AveragedSurrogate:
         return AveragedSurrogate(self.members, self.weights)
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> AveragedSurrogate:
+    def fit(self, X: Any, y: Any) -> AveragedSurrogate:
         """Return self, every member fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
         self.members_ = {name: clone(member).fit(X, y) for name, member in self.members.items()}
         self.n_features_in_, self.single_target_ = np.shape(X)[1], np.ndim(y) == 1
         return self
 
-    @property
-    def exact_effects(self) -> bool:
-        """Whether effects are exact: where those of all members are."""
-        return all(getattr(member, "exact_effects", False) for member in self.members_.values())
-
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+    def predict(self, X: Any, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new run."""
         S = np.asarray(X, np.float64)
         if not return_std:
             mean = self._sum(lambda member: member.predict(S).reshape(len(S), -1))
             return mean[:, 0] if self.single_target_ else mean
-        both = self._moments(lambda member: member.predict(S, return_std=True), (len(S),))
-        return (both[0][:, 0], both[1][:, 0]) if self.single_target_ else both
+        mean, std = self._moments(lambda member: member.predict(S, return_std=True), (len(S),))
+        return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
 
-    def product_part(self, X: ArrayLike) -> Array:
-        """Return the predictions (n, T) of what has exact effects."""
-        S = np.asarray(X, np.float64)
-        return self._sum(lambda member: getattr(member, "product_part", member.predict)(S).reshape(len(S), -1))
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of tasks (K, T) or pairs (K, K, T) in closed form, and their std.
 
-    def mean_outcome(self, keep_prob: float) -> Array:
-        """Return the expected outcome (T,) when every task is in with probability ``keep_prob``."""
-        return self._sum(lambda member: member.mean_outcome(keep_prob))
+        A member that adds up tasks says nothing about pairs: how uncertain these are is up to the others.
+        """
+        shape = (self.n_features_in_,) * order
+        values, stds = self._each(lambda member: member.effects(order, mixture), shape)
+        mean = np.einsum("c...t,ct->...t", values, self.weights)
+        seeing = (stds > 0).reshape(len(stds), -1).any(1)
+        if seeing.all() or not seeing.any():
+            return mixed(values, stds, self.weights)
+        share = self.weights[seeing] / np.maximum(self.weights[seeing].sum(0), 1e-300)
+        return mean, np.sqrt(np.einsum("c...t,ct->...t", stds[seeing] ** 2 + (values[seeing] - mean) ** 2, share))
 
-    def main_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[g(with k) − g(without k)] and its std, both (K, T)."""
-        return self._moments(lambda member: member.main_effects(nodes, weights), (self.n_features_in_,))
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        """Return the expected outcome (T,) over the subsets of a mixture."""
+        return self._sum(lambda member: member.mean_outcome(mixture))
 
-    def pair_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[second difference of g in tasks k, l] and its std, both (K, K, T)."""
-        return self._moments(lambda member: member.pair_effects(nodes, weights), (self.n_features_in_,) * 2)
+    def remainder(self) -> Remainder | None:
+        """Return the weighted sum of the members' remainders; None where none has any."""
+        rests = [
+            (member.remainder(), share) for member, share in zip(self.members_.values(), self.weights, strict=True)
+        ]
+        known = [(rest, share) for rest, share in rests if rest is not None]
+        return (lambda S: np.asarray(sum(share * rest(S) for rest, share in known))) if known else None
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return the std (c, T) of the combinations ``contrasts`` (c, n) of outcomes at n subsets."""
         S = np.asarray(X, np.float64)
 
-        def moments(member: Any) -> Moments:
+        def moments(member: Surrogate) -> Moments:
             return contrasts @ member.predict(S).reshape(len(S), -1), member.contrast_std(S, contrasts)
 
         return self._moments(moments, (len(contrasts),))[1]
@@ -150,18 +154,28 @@ class AveragedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             unit = float((std**2 * share).mean()) / (float(np.diag(own).mean()) + own_noise)
             covariance += unit * own
             noise += unit * own_noise
-        scale = covariance.trace() / len(S) + noise
+        scale = float(covariance.trace()) / len(S) + noise
         return covariance / scale, noise / scale
 
-    def _sum(self, compute: Callable[[Any], Array]) -> Array:
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the members and their weights as plain data; None where a page cannot predict one of them."""
+        members = [member.export(subsets, places) for member in self.members_.values()]
+        if None in members:
+            return None
+        return {"kind": "average", "members": members, "weights": self.weights[:, places]}
+
+    def _sum(self, compute: Callable[[Surrogate], Array]) -> Array:
         values = np.stack([compute(member) for member in self.members_.values()])
         return np.asarray(np.einsum("c...t,ct->...t", values, self.weights))
 
-    def _moments(self, compute: Callable[[Any], Moments], shape: tuple[int, ...]) -> Moments:
-        """The mixture of what ``compute`` gives of every member: values and stds of shape (…, T)."""
+    def _each(self, compute: Callable[[Surrogate], Moments], shape: tuple[int, ...]) -> Moments:
+        """What ``compute`` gives of every member: values and stds, both (C, …, T)."""
         found = np.array([compute(member) for member in self.members_.values()])
-        found = found.reshape(len(found), 2, *shape, -1)
-        return mixed(found[:, 0], found[:, 1], self.weights)
+        found = found.reshape(len(found), 2, *shape, self.weights.shape[1])
+        return found[:, 0], found[:, 1]
+
+    def _moments(self, compute: Callable[[Surrogate], Moments], shape: tuple[int, ...]) -> Moments:
+        return mixed(*self._each(compute, shape), self.weights)
 
 
 def average_of(candidates: Mapping[str, Any], weights: Array) -> AveragedSurrogate | Any:

@@ -21,8 +21,8 @@ from whence.evaluation import SizeOnly, noise_ceiling
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.averaged import AveragedSurrogate, average_of
+from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.crossvalidation import (
     FEWEST_TO_CHECK,
     Held,
@@ -34,18 +34,12 @@ from whence.surrogates.crossvalidation import (
     mean_of_defined,
     predict_with_std,
 )
-from whence.surrogates.fused import (
-    ESTIMATES,
-    FEWEST_TO_FUSE,
-    FUSED,
-    RANK_FUSED,
-    FusedSurrogate,
-    RankFusedSurrogate,
-    fusion_candidates,
-    trust_in_estimates,
-)
+from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
+from whence.surrogates.protocol import as_surrogate
+from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFusedSurrogate, fusion_candidates
 from whence.surrogates.rungs import Rung, learn_rungs
+from whence.surrogates.trust import FEWEST_TO_FUSE, UNCHECKED, trust, trust_in_estimates
 
 CANDIDATES: Mapping[str, Any] = {
     "additive": AdditiveSurrogate("ridge"),
@@ -121,6 +115,12 @@ class Model:
         return len(np.unique(self.outcomes.subsets, axis=0))
 
     @property
+    def is_complete(self) -> bool:
+        """Whether every subset of the tasks was run; the empty one may be missing."""
+        runs = self.outcomes
+        return runs.is_binary and runs.n_tasks < 30 and self.n_subsets >= 2**runs.n_tasks - 1
+
+    @property
     def task_names(self) -> tuple[str, ...]:
         return self.outcomes.task_names
 
@@ -157,12 +157,8 @@ class Model:
         S = self.rows(subsets)
         covariance, noise = np.zeros((len(S), len(S))), 0.0
         for part in self.parts:
-            if not hasattr(part.surrogate, "covariance"):
-                raise InputError(
-                    f"A {type(part.surrogate).__name__} has no posterior covariance. Use whence.fit's own choice."
-                )
             share = len(part.targets) / self.outcomes.n_targets
-            own_covariance, own_noise = part.surrogate.covariance(S)
+            own_covariance, own_noise = as_surrogate(part.surrogate).covariance(S)
             covariance += share * own_covariance
             noise += share * own_noise
         return covariance, noise
@@ -269,35 +265,9 @@ class Model:
         intervals = "" if np.isnan(q["coverage_90"]) else f", 90% intervals hold {q['coverage_90']:.0%}"
         return (
             f"On held-out runs: rank correlation {q['lds']:.2f} ({beside}), "
-            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {trust(q['lds'], self.n_subsets)}"
+            f"residual error {q['residual_error']:.2f} of the variance{intervals}. "
+            f"{trust(q['lds'], self.n_subsets, complete=self.is_complete)}"
         )
-
-
-UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
-TRUST = (
-    (0.8, "Predictions can be relied on within the range of the runs."),
-    (0.5, "Good for ranking subsets; check the chosen one with a real run."),
-    (0.25, "Weak: trust only the largest effects, and measure more runs."),
-    (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
-)
-
-
-# Rank correlations of fewer subsets than this come out right by luck, or wrong.
-FEW_SUBSETS = 20
-
-
-def trust(correlation: float, n_subsets: int) -> str:
-    """Return in words what a rank correlation on held-out runs of so many subsets allows; NaN where there were none.
-
-    Examples
-    --------
-    >>> trust(0.6, 50)
-    'Good for ranking subsets; check the chosen one with a real run.'
-    """
-    words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
-    if words != UNCHECKED and n_subsets < FEW_SUBSETS:
-        words += f" Judged by {n_subsets} subsets only: it may be luck, either way."
-    return words
 
 
 def fit(
@@ -369,7 +339,11 @@ def _fit_part(
     seed: int,
 ) -> Part:
     """Fit the candidates to complete runs and average them by how they cross-validate."""
-    held = None if n_folds is None else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
+    held = (
+        None
+        if n_folds is None
+        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
+    )
     if held is None:
         name, candidate = _unchecked(candidates, fusion, len(targets))
         return Part(targets, fitted(candidate, table), name, ())

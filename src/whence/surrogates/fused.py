@@ -16,29 +16,24 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.special import stdtrit
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates, merge_replicates
 from whence.surrogates.kernel import Group, PosteriorSurrogate
-from whence.surrogates.kernels import Array, Constant, Kernel
+from whence.surrogates.kernels import Array, Constant
+from whence.surrogates.mixture import Mixture
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
-from whence.surrogates.rungs import Moments, Rung
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.remainders import remainder_effects
+from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
-from whence.surrogates.warp import RankScale
 
-if TYPE_CHECKING:
-    from whence.outcomes import Outcomes
-    from whence.surrogates.choose import Model
-
-FUSED, RANK_FUSED, ESTIMATES = "fused", "fused on ranks", "estimates"  # what the surrogates are called
 # A kernel on what the estimates leave over takes so many true runs of different subsets.
 KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
@@ -49,13 +44,11 @@ CONFIRMING_RUNS = 4
 ROUNDS = 2
 # Subsets of every table at which kinds of estimates are compared with each other.
 OVERLAP_SUBSETS = 100
-# True runs of different subsets that it takes to weigh fused surrogates against others.
-FEWEST_TO_FUSE = 4
 # Noise of a run relative to the uncertainty of the level, before any run has been seen.
 LEVEL_NOISE = 10.0
 
 
-class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class FusedSurrogate(Surrogate):
     """The truth as estimates, each times a learned slope, plus a Gaussian process on what they leave over.
 
     Parameters
@@ -93,11 +86,6 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_clone__(self) -> FusedSurrogate:
         """The same surrogate, not fitted. Its rungs stay as they are: true runs have no part in them."""
         return FusedSurrogate(self.rungs, kernel=self.kernel, random_state=self.random_state)
-
-    @property
-    def exact_effects(self) -> bool:
-        """Whether effects are exact: where those of all rungs are."""
-        return all(rung.exact_effects for rung in self.rungs)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> FusedSurrogate:
         """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T); m may be 0."""
@@ -157,7 +145,9 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if len(self.rungs) == 1:
             return np.ones((1, 1))
         subsets = np.concatenate([S, *(rung.model.outcomes.subsets[:OVERLAP_SUBSETS] for rung in self.rungs)])
-        values = np.stack([(rung.predict(subsets) - rung.level) / np.maximum(rung.spread, 1e-300) for rung in self.rungs])
+        values = np.stack(
+            [(rung.predict(subsets) - rung.level) / np.maximum(rung.spread, 1e-300) for rung in self.rungs]
+        )
         values -= values.mean(1, keepdims=True)
         products = np.einsum("rit,sit->rs", values, values)
         size = np.sqrt(np.maximum(np.diag(products), 1e-300))
@@ -181,24 +171,27 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         mean += self.residual_.predict(S)
         return mean[:, 0] if self.single_target_ else mean
 
-    def product_part(self, X: ArrayLike) -> Array:
-        """Return the predictions (n, T) of the parts whose effects are exact."""
-        S = np.asarray(X, np.float64)
-        estimates = np.stack([rung.product_part(S) - rung.level for rung in self.rungs])
-        return self._sloped(estimates) + self.residual_.product_part(S)
+    def remainder(self) -> Remainder | None:
+        """Return the remainders of the rungs, each times its slope; None where no rung has one."""
+        rests = [rung.remainder() for rung in self.rungs]
+        if all(rest is None for rest in rests):
+            return None
+        nothing = np.zeros(self.n_targets_)
+        return lambda S: self._sloped(
+            np.stack([np.broadcast_to(rest(S) if rest else nothing, (len(S), self.n_targets_)) for rest in rests])
+        )
 
-    def mean_outcome(self, keep_prob: float) -> Array:
-        """Return the expected outcome (T,) when every task is in with probability ``keep_prob``."""
-        estimates = np.stack([rung.mean_outcome(keep_prob) - rung.level for rung in self.rungs])
-        return self._sloped(estimates) + self.residual_.mean_outcome(keep_prob)
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        """Return the expected outcome (T,) over the subsets of a mixture."""
+        estimates = np.stack([rung.mean_outcome(mixture) - rung.level for rung in self.rungs])
+        return self._sloped(estimates) + self.residual_.mean_outcome(mixture)
 
-    def main_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[f(with k) − f(without k)] and its posterior std, both (K, T)."""
-        return self._effects("main_effects", nodes, weights)
-
-    def pair_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[second difference of f in tasks k, l] and its posterior std, both (K, K, T)."""
-        return self._effects("pair_effects", nodes, weights)
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of tasks (K, T) or pairs (K, K, T), and their posterior std."""
+        estimates = [rung.effects(order, mixture) for rung in self.rungs]
+        carried = [known.effects(order, mixture)[0] for known in self.carried_]
+        rests = [_rest(rung, order, mixture) for rung in self.rungs]
+        return self._fused(estimates, self.residual_.effects(order, mixture), carried, rests)
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return the posterior std (c, T) of the combinations ``contrasts`` (c, n) of outcomes at n subsets."""
@@ -231,26 +224,44 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             covariance += (apart[r] * slopes.covariance[:, r, s]) @ apart[s].T / self.n_targets_
         return covariance, noise
 
-    def _effects(self, name: str, nodes: Array, weights: Array) -> Moments:
-        estimates = [rung.effects(name, nodes, weights) for rung in self.rungs]
-        residual = getattr(self.residual_, name)(nodes, weights)
-        return self._fused(estimates, residual, [getattr(known, name)(nodes, weights)[0] for known in self.carried_])
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the rungs with their slopes, and what they leave over, as plain data."""
+        rest = [each.export(subsets, places) for each in (self.residual_, *self.carried_)]
+        rungs = [rung.export(places) for rung in self.rungs]
+        if None in rest or None in rungs:
+            return None
+        one = {"factor": np.ones(len(places))}
+        residual, *carried = [(each or {}) | one for each in rest]
+        slopes = [{"slope": slope[places]} for slope in self.slopes_.mean]
+        return {
+            "kind": "fused",
+            "residual": residual,
+            "carried": carried,
+            "rungs": [(rung or {}) | slope for rung, slope in zip(rungs, slopes, strict=True)],
+            "covariance": self.slopes_.covariance[places],
+        }
 
     def _sloped(self, estimates: Array) -> Array:
         """Σ_r ρ_rt · estimates (R, …, T)."""
         return np.asarray(np.einsum("r...t,rt->...t", estimates, self.slopes_.mean))
 
-    def _fused(self, estimates: list[Moments], residual: Moments, carried: list[Array]) -> Moments:
+    def _fused(
+        self, estimates: list[Moments], residual: Moments, carried: list[Array], rests: list[Array] | None = None
+    ) -> Moments:
         """A linear functional of the truth and its std, from the same functional of all parts.
 
         The uncertainty of a slope counts by how far the functional of its estimates c lies from what the true runs say
-        of it: ``carried`` is the functional of the process δ, if c at the true runs were its data.
+        of it: ``carried`` is the functional of the process δ, if c at the true runs were its data. ``rests`` are what
+        estimates have beyond the given values.
         """
         mean = self._sloped(np.stack([value for value, _ in estimates])) + residual[0]
         variance = residual[1] ** 2
         for slope, (_, std) in zip(self.slopes_.mean, estimates, strict=True):
             variance = variance + (slope * std) ** 2
-        apart = np.stack([value - known for (value, _), known in zip(estimates, carried, strict=True)])
+        whole = [value for value, _ in estimates]
+        if rests is not None:
+            whole = [value + rest for value, rest in zip(whole, rests, strict=True)]
+        apart = np.stack([value - known for value, known in zip(whole, carried, strict=True)])
         variance = variance + np.einsum("r...t,trs,s...t->...t", apart, self.slopes_.covariance, apart)
         return mean, np.sqrt(variance)
 
@@ -258,11 +269,10 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 class _Level(PosteriorSurrogate):
     """What estimates leave over, where it does not depend on the subset: a level, and noise."""
 
-    def fit(self, X: Array, y: Array, sample_weight: Array) -> _Level:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> _Level:
         self.n_features_in_, self.n_targets_, self.single_target_ = X.shape[1], y.shape[1], False
         self.coordinates_ = Coordinates.learn(X, standardize=False)
-        kernel = Kernel((Constant(),), (1.0,))
-        posterior = Posterior.condition(kernel, LEVEL_NOISE, X, y, sample_weight)
+        posterior = Posterior.condition(Constant(), LEVEL_NOISE, X, y, sample_weight)
         self.groups_ = (Group(np.arange(self.n_targets_), posterior),)
         return self
 
@@ -279,6 +289,14 @@ def _slopes(
         for white, values in zip(white_c, C, strict=True):
             white[:, at] = size * _whitened(posterior, values[:, at])
     return learn_slopes(white_c, white_y, spread, scale, overlap, signal)
+
+
+def _rest(rung: Rung, order: int, mixture: Mixture) -> Array:
+    """Effects of what the estimates of a rung have beyond their closed form."""
+    remainder = rung.remainder()
+    if remainder is None:
+        return np.zeros(1)
+    return remainder_effects(remainder, rung.model.outcomes.n_tasks, mixture, order)[0]
 
 
 def _confirmed(residual: PosteriorSurrogate) -> float:
@@ -312,107 +330,3 @@ def _wider(posterior: Posterior, factor: float) -> Posterior:
 
 def _shifted(moments: Moments, level: Array) -> Moments:
     return moments[0] - level, moments[1]
-
-
-class RankFusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
-    """Fusion of normal scores: of estimates and true outcomes that are heavy-tailed, or related by a curve.
-
-    Effects are those of the plain fusion in closed form, and of what the two differ by as a remainder.
-
-    Parameters
-    ----------
-    rungs : tuple of Rung
-    random_state : int
-    """
-
-    exact_effects = False
-
-    def __init__(self, rungs: tuple[Rung, ...], *, random_state: int = 0) -> None:
-        self.rungs = rungs
-        self.random_state = random_state
-
-    def __sklearn_clone__(self) -> RankFusedSurrogate:
-        return RankFusedSurrogate(self.rungs, random_state=self.random_state)
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> RankFusedSurrogate:
-        """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T)."""
-        Y = np.asarray(y, np.float64)
-        self.single_target_, self.n_features_in_ = Y.ndim == 1, np.shape(X)[1]
-        self.X_, self.Y_ = np.asarray(X, np.float64), Y.reshape(len(Y), -1)
-        self.scale_, scores = RankScale.learn(self.Y_)
-        ranked = tuple(rung.on_ranks() for rung in self.rungs)
-        self.scored_ = FusedSurrogate(ranked, random_state=self.random_state).fit(X, scores)
-        return self
-
-    def unseen(self) -> RankFusedSurrogate:
-        """Return the same surrogate, as it would predict subsets if their estimates had been held out too."""
-        other = copy.copy(self)
-        other.scored_ = self.scored_.unseen()
-        return other
-
-    @cached_property
-    def plain_(self) -> FusedSurrogate:
-        """The plain fusion of the same runs and estimates, fitted when effects are first asked for."""
-        return FusedSurrogate(self.rungs, random_state=self.random_state).fit(self.X_, self.Y_)
-
-    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
-        """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
-        if not return_std:
-            mean = self.scale_.outcome(self.scored_.predict(X))
-            return mean[:, 0] if self.single_target_ else mean
-        mean, std = self.scale_.around(*self.scored_.predict(X, return_std=True))
-        return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
-
-    def product_part(self, X: ArrayLike) -> Array:
-        return self.plain_.product_part(X)
-
-    def mean_outcome(self, keep_prob: float) -> Array:
-        return self.plain_.mean_outcome(keep_prob)
-
-    def main_effects(self, nodes: Array, weights: Array) -> Moments:
-        return self.plain_.main_effects(nodes, weights)
-
-    def pair_effects(self, nodes: Array, weights: Array) -> Moments:
-        return self.plain_.pair_effects(nodes, weights)
-
-    def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
-        return self.plain_.contrast_std(X, contrasts)
-
-    def covariance(self, X: ArrayLike) -> tuple[Array, float]:
-        return self.plain_.covariance(X)
-
-
-def fusion_candidates(rungs: tuple[Rung, ...], targets: NDArray[np.intp]) -> dict[str, FusedSurrogate]:
-    """Return the surrogates of some targets that estimates allow, by name."""
-    own = tuple(rung.at(targets) for rung in rungs)
-    return {
-        FUSED: FusedSurrogate(own),
-        RANK_FUSED: RankFusedSurrogate(own),
-        ESTIMATES: FusedSurrogate(own, kernel=False),
-    }
-
-
-def typical_slopes(model: Model) -> dict[str, float]:
-    """Return the slope of every rung, the median over targets, each weighted as fused surrogates are in the average."""
-    slopes = np.zeros((len(model.rungs), model.outcomes.n_targets))
-    for part in model.parts:
-        for name, member in part.members.items():
-            fused = member.plain_ if isinstance(member, RankFusedSurrogate) else member
-            if isinstance(fused, FusedSurrogate):
-                slopes[:, part.targets] += part.weights[name] * fused.slopes_.mean
-    return {rung.name: float(slope) for rung, slope in zip(model.rungs, np.median(slopes, axis=1), strict=True)}
-
-
-def trust_in_estimates(model: Model) -> str:
-    """Return in words how far estimates are trusted, and what held-out true runs say of that."""
-    slopes = typical_slopes(model)
-    each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
-    said = [f"where they move by 1, predictions move by {', '.join(each)}"]
-    scores = model.quality()
-    words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
-    known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))
-    if known:
-        said.append(f"rank correlation on held-out true runs: {known}")
-    else:
-        said.append(f"not checked, which takes {FEWEST_TO_FUSE} true runs of different subsets")
-    return f"Trust in the estimates: {'; '.join(said)}."

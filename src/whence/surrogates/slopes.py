@@ -94,9 +94,7 @@ def pooled_variance(variance: Array, expected: Array, n_runs: int) -> Array:
     return own * variance + prior * np.where(known, typical * expected, variance)
 
 
-def learn_slopes(
-    estimates: Array, truth: Array, spread: Array, scale: Array, overlap: Array, signal: Array
-) -> Slopes:
+def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, overlap: Array, signal: Array) -> Slopes:
     """Return the slopes of the truth on the estimates.
 
     With combination b and correlation r, the truth is r·scale·(Σ_r b_r c_r / spread_r) / norm + √(1 − r²)·scale·δ: what

@@ -15,11 +15,11 @@ import numpy as np
 from sklearn.base import clone
 
 import whence
-from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
-from whence.answers.interactions import AGAINST, MOST_TASKS, TOGETHER, Interactions
+from whence.answers.attribution import UNCLEAR, Attribution
+from whence.answers.interactions import MOST_TASKS
 from whence.cli.console import UNCLEAR as UNCLEAR_WORD
 from whence.cli.console import decimals, direction
-from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
+from whence.cli.tables import SCORES
 from whence.display.report.answer import answer, recommended
 from whence.display.report.export import exported
 from whence.display.report.packing import pack
@@ -29,7 +29,7 @@ from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
-from whence.surrogates.fused import trust_in_estimates
+from whence.surrogates.trust import trust_in_estimates
 
 SUGGESTIONS = 10
 CURVE_SPLITS = 3
@@ -115,10 +115,10 @@ def _estimates(model: Model) -> list[str]:
 def _attribution(scores: Attribution) -> dict[str, Any]:
     n_targets = len(scores.target_names)
     return {
-        "heading": HEADINGS[scores.rule],
-        "what": RULES[scores.rule],
+        "heading": scores.rule.heading,
+        "what": scores.rule.words,
         "how": scores.how,
-        "words": [HELPS, HURTS, UNCLEAR_WORD],
+        "words": [*scores.words, UNCLEAR_WORD],
         "places": [_places(scores.scores[:, t], scores.std[:, t]) for t in range(n_targets)],
         **_effects(scores),
     }
@@ -136,12 +136,11 @@ def _attributed(model: Model, rule: str | None, seed: int) -> Attribution:
     return whence.attribute(model, "inclusion", seed=seed)
 
 
-def _effects(found: Attribution | Interactions, at: Any = ...) -> dict[str, Any]:
+def _effects(found: Attribution, at: Any = ...) -> dict[str, Any]:
     """Scores, intervals and verdicts (0 good, 1 bad, 2 unclear) of all tasks, or of pairs ``at``; targets first."""
     low, high = found.interval()
-    good = HELPS if isinstance(found, Attribution) else TOGETHER
     words = found.verdicts()
-    codes = np.where(words == UNCLEAR, 2, np.where(words == good, 0, 1))
+    codes = np.where(words == UNCLEAR, 2, np.where(words == found.words[0], 0, 1))
     arrays = {"score": (found.scores, "f32"), "low": (low, "f32"), "high": (high, "f32"), "verdict": (codes, "u8")}
     return {name: pack(array[at].T, kind) for name, (array, kind) in arrays.items()}
 
@@ -164,15 +163,15 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         }
     pairs = whence.interactions(model, seed=seed)
     return {
-        "heading": HEADINGS[pairs.kind],
-        "what": f"what the two do beyond the sum of each, {OTHERS[pairs.kind]}",
+        "heading": pairs.rule.heading,
+        "what": f"what the two do beyond the sum of each, {pairs.rule.others}",
         "how": pairs.how,
-        "words": [TOGETHER, AGAINST, UNCLEAR_WORD],
+        "words": [*pairs.words, UNCLEAR_WORD],
         "targets": [_pairs_of(pairs, t) for t in range(min(runs.n_targets, PAIR_TARGETS))],
     }
 
 
-def _pairs_of(pairs: Interactions, target: int) -> dict[str, Any]:
+def _pairs_of(pairs: Attribution, target: int) -> dict[str, Any]:
     """The pairs of one target among the tasks that interact most, and the strongest partners of the others."""
     scores = pairs.scores[:, :, target]
     n_tasks = len(scores)
