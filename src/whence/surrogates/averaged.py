@@ -17,9 +17,9 @@ from sklearn.base import clone
 from whence.surrogates.mixture import Array, Mixture
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 
-# A member's weight is its held-out mean squared error to the power −TEMPER · (number of held-out subsets). An exponent
-# of −1/2 would be the likelihood of independent Gaussian errors, but members err together.
-TEMPER = 0.25
+# A member's weight is its held-out mean squared error to the power −TEMPER · n²/(n + FEW), n held-out subsets. −n/2 would
+# be the likelihood of independent Gaussian errors, but members err together, and errors of few runs are a matter of chance.
+TEMPER, FEW = 0.25, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
 # Members of less weight than this for every target are left out.
@@ -40,12 +40,12 @@ def weights_by_error(squares: Array, prior: Array, n_subsets: int) -> Array:
 
     Examples
     --------
-    >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 8).round(2).ravel().tolist()
-    [0.8, 0.2]
+    >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 30).round(2).ravel().tolist()
+    [0.96, 0.04]
     """
     logs = np.log(squares + 1e-6)
     logs = OWN * logs + (1 - OWN) * logs.mean(1, keepdims=True)
-    belief = np.log(prior)[:, None] - TEMPER * n_subsets * logs
+    belief = np.log(prior)[:, None] - TEMPER * n_subsets**2 / (n_subsets + FEW) * logs
     weights = np.exp(belief - belief.max(0))
     return np.asarray(weights / weights.sum(0))
 

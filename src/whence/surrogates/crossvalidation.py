@@ -30,6 +30,7 @@ FEWEST_TO_CHECK = 6
 SINGLY, SMALL, SMALL_FOLDS = 12, 60, 10
 # From so many held-out runs on, their quantile says more of how wide intervals must be than their mean square.
 MANY_RUNS = 50
+PRIOR_RUNS = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +155,7 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     --------
     >>> residual = np.random.default_rng(0).normal(size=(8, 1))
     >>> held_out_factor(residual, np.ones((8, 1))).round(1), interval_factor(residual, np.ones((8, 1))).round(1)
-    (array([0.7]), array([0.6]))
+    (array([0.9]), array([0.6]))
     """
     by_quantile = interval_factor(residual, std)
     known = std > 0
@@ -162,8 +163,9 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     if not (n >= 2).any():
         return by_quantile
     square = np.divide(residual, std, out=np.zeros_like(std), where=known) ** 2
-    typical = np.sqrt(np.median(square.sum(0)[n >= 2] / n[n >= 2]))
-    by_square = max(float(typical), 1e-3) * stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) / HALF_WIDTH
+    # That intervals are as wide as the surrogate says counts as much as `PRIOR_RUNS` runs.
+    typical = np.median((square.sum(0)[n >= 2] + PRIOR_RUNS) / (n[n >= 2] + PRIOR_RUNS))
+    by_square = np.sqrt(typical) * stdtrit(np.maximum(n - 1, 1) + PRIOR_RUNS, (1 + LEVEL) / 2) / HALF_WIDTH
     trust = n / (n + MANY_RUNS)
     return np.asarray(by_quantile**trust * by_square ** (1 - trust))
 

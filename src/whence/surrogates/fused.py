@@ -39,7 +39,7 @@ KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
 # So many runs, that what is left over is noise, count before any run.
-CONFIRMING_RUNS = 4
+CONFIRMING_RUNS = 6
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
 # Subsets of every table at which kinds of estimates are compared with each other.
@@ -96,7 +96,7 @@ class FusedSurrogate(Surrogate):
         spread = np.stack([rung.spread for rung in self.rungs])
         # How widely the truth spreads over subsets: that of few runs is drawn towards that of the estimates.
         expected = (typical_ratio(C, Y, spread)[:, None] * spread).mean(0)
-        scale = np.sqrt(pooled_variance(tamed(Y).var(0), expected**2, len(Y)))
+        scale = expected if len(Y) < 2 else np.sqrt(pooled_variance(tamed(Y).var(0), expected**2, len(Y)))
         overlap = self._overlap(S)
         signal = np.array([rung.signal.mean() for rung in self.rungs])
         with_kernel = self.kernel and len(S) >= KERNEL_RUNS
@@ -116,8 +116,18 @@ class FusedSurrogate(Surrogate):
         else:
             scale = self._level_std(rest, spread) / np.sqrt(LEVEL_NOISE)
             self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=scale[t]))
+        self.usual_ = self._usual_error()
         self.carried_ = tuple(_over(residual, lambda p, t, c=values: p.given(c[:, t])) for values in C)
         return self
+
+    def _usual_error(self) -> Array:
+        """Variance (T,) that estimates usually have at new subsets, as far as it is in the noise of residuals.
+
+        Residuals are those of new subsets. Their noise is a run's own and this.
+        """
+        noise = self.residual_._by_target(lambda posterior: posterior.alpha * posterior.scale**2, ())
+        usual = sum(slope**2 * rung.typical for slope, rung in zip(self.slopes_.mean, self.rungs, strict=True))
+        return np.minimum(0.5 * noise, usual)
 
     def _level_std(self, rest: Array, spread: Array) -> Array:
         """How far off estimates are that were shifted and scaled to the runs (T,), as 90% intervals need it.
@@ -166,6 +176,7 @@ class FusedSurrogate(Surrogate):
             estimates = [_shifted(rung.moments(S), rung.level) for rung in self.rungs]
             carried = [known.predict(S) for known in self.carried_]
             mean, std = self._fused(estimates, self.residual_.predict(S, return_std=True), carried)
+            std = np.sqrt(np.maximum(std**2 - self.usual_, 0.0))
             return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
         mean = self._sloped(np.stack([rung.predict(S) - rung.level for rung in self.rungs]))
         mean += self.residual_.predict(S)
@@ -215,6 +226,7 @@ class FusedSurrogate(Surrogate):
             share = float((scale**2 / unit)[group.targets].sum()) / self.n_targets_
             covariance += share * group.posterior.covariance(coordinates)
             noise += share * group.posterior.alpha
+        noise -= float((self.usual_ / unit).mean())
         apart = []
         for slope, rung, known in zip(slopes.mean, self.rungs, self.carried_, strict=True):
             mean, std = rung.moments(S)

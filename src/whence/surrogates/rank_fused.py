@@ -26,15 +26,18 @@ class RankFusedSurrogate(Surrogate):
     Parameters
     ----------
     rungs : tuple of Rung
+    ranked : tuple of Rung
+        The same, `Rung.on_ranks`.
     random_state : int
     """
 
-    def __init__(self, rungs: tuple[Rung, ...], *, random_state: int = 0) -> None:
+    def __init__(self, rungs: tuple[Rung, ...], ranked: tuple[Rung, ...], *, random_state: int = 0) -> None:
         self.rungs = rungs
+        self.ranked = ranked
         self.random_state = random_state
 
     def __sklearn_clone__(self) -> RankFusedSurrogate:
-        return RankFusedSurrogate(self.rungs, random_state=self.random_state)
+        return RankFusedSurrogate(self.rungs, self.ranked, random_state=self.random_state)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> RankFusedSurrogate:
         """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T)."""
@@ -42,8 +45,7 @@ class RankFusedSurrogate(Surrogate):
         self.single_target_, self.n_features_in_ = Y.ndim == 1, np.shape(X)[1]
         self.X_, self.Y_ = np.asarray(X, np.float64), Y.reshape(len(Y), -1)
         self.scale_, scores = RankScale.learn(self.Y_)
-        ranked = tuple(rung.on_ranks() for rung in self.rungs)
-        self.scored_ = FusedSurrogate(ranked, random_state=self.random_state).fit(X, scores)
+        self.scored_ = FusedSurrogate(self.ranked, random_state=self.random_state).fit(X, scores)
         return self
 
     def unseen(self) -> RankFusedSurrogate:
@@ -105,6 +107,6 @@ def fusion_candidates(rungs: tuple[Rung, ...], targets: NDArray[np.intp]) -> dic
     own = tuple(rung.at(targets) for rung in rungs)
     return {
         FUSED: FusedSurrogate(own),
-        RANK_FUSED: RankFusedSurrogate(own),
+        RANK_FUSED: RankFusedSurrogate(own, tuple(rung.on_ranks() for rung in own)),
         ESTIMATES: FusedSurrogate(own, kernel=False),
     }

@@ -51,7 +51,7 @@ class Rung:
     spread: Array
     signal: Array
     held: Mapping[bytes, Array]  # what was expected of each subset of the table when it was held out, for all targets
-    typical: Array  # variance of expectations at new subsets like those of the table, for all targets of the model
+    typical: Array  # (T,) variance of expectations at new subsets like those of the table
     unseen: bool = False
     scale: RankScale | None = None  # of the estimates, where they are wanted as normal scores
 
@@ -63,8 +63,7 @@ class Rung:
         held = {subset.tobytes(): predicted for subset, predicted in pairs}
         signal = _signal(model)[columns]
         rung = cls(name, model, columns, expected.mean(0), expected.std(0), signal, held, np.zeros(0))
-        every = replace(rung, columns=np.arange(model.outcomes.n_targets))
-        return replace(rung, typical=(every._certainty(_like(model)) ** 2).mean(0))
+        return replace(rung, typical=(rung.moments(_like(model))[1] ** 2).mean(0))
 
     def at(self, targets: NDArray[np.intp]) -> Rung:
         """Return the rung of some of the targets."""
@@ -74,14 +73,17 @@ class Rung:
             level=self.level[targets],
             spread=self.spread[targets],
             signal=self.signal[targets],
+            typical=self.typical[targets],
         )
 
     def on_ranks(self) -> Rung:
         """Return the rung of the same estimates as normal scores."""
         values = self.model.outcomes.values[:, self.columns]
         scale, _ = RankScale.learn(np.where(np.isnan(values), np.nanmedian(values, axis=0), values))
-        scores = scale.score(self.model.predict(self.model.outcomes.subsets)[:, self.columns])
-        return replace(self, scale=scale, level=scores.mean(0), spread=scores.std(0))
+        ranked = replace(self, scale=scale)
+        scores = ranked.predict(self.model.outcomes.subsets)
+        typical = (ranked.moments(_like(self.model))[1] ** 2).mean(0)
+        return replace(ranked, level=scores.mean(0), spread=scores.std(0), typical=typical)
 
     def predict(self, S: Array) -> Array:
         """Return the estimates (n, T) that are expected for subsets."""
@@ -97,23 +99,15 @@ class Rung:
         return predicted
 
     def moments(self, S: Array) -> Moments:
-        """Return the estimates (n, T) that are expected, and by how much less certain they are than at usual subsets.
-
-        Usual errors show in how far estimates are off at the true runs.
-        """
-        mean, std = self._expected(S), self._certainty(S)
-        std = np.sqrt(np.maximum(std**2 - self.typical[self.columns], 0.0))
+        """Return the estimates (n, T) that are expected, and how uncertain these expectations are."""
+        mean, std = self._expected(S), np.empty((len(S), len(self.columns)))
+        for start in range(0, len(S), BLOCK_ROWS):
+            block = S[start : start + BLOCK_ROWS]
+            std[start : start + BLOCK_ROWS] = self.contrast_std(block, np.eye(len(block)))
         if self.scale is None:
             return mean, std
         score = self.scale.score
         return score(mean), (score(mean + std) - score(mean - std)) / 2
-
-    def _certainty(self, S: Array) -> Array:
-        std = np.empty((len(S), len(self.columns)))
-        for start in range(0, len(S), BLOCK_ROWS):
-            block = S[start : start + BLOCK_ROWS]
-            std[start : start + BLOCK_ROWS] = self.contrast_std(block, np.eye(len(block)))
-        return std
 
     def remainder(self) -> Remainder | None:
         """Return what the estimates have beyond effects in closed form; None where that is nothing."""

@@ -18,7 +18,7 @@ from whence.surrogates.kernels import Array
 
 # Correlations with the truth that are considered, and how likely it is at first that there is none.
 CORRELATIONS = np.array([0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 0.997])
-USELESS = 0.35
+USELESS = 0.4
 # Shares of the estimates in their combination are multiples of one over this; the finest for two kinds.
 SHARES = {1: 1, 2: 4, 3: 4, 4: 3}
 # How many runs, and how many targets, prior guesses are worth.
@@ -28,6 +28,8 @@ LIKELY_FACTOR = 3.0
 # From so many runs on, those that are so many times as far off as most others are brought back.
 TAMED_RUNS, FAR = 8, 2.0
 PASSES = 5
+# How far a slope may lie from a point of the grid, in units of the target.
+GRID_STEP = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +125,7 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
     (np.float64(0.5), np.float64(1.0))
     """
     n_rungs, n_runs, n_targets = estimates.shape
+    freedom = n_runs - 1
     known = (spread > 0) & (scale > 0)
     unit = np.divide(scale, spread, out=np.zeros_like(spread), where=known)  # (R, T)
     shares = simplex(n_rungs)
@@ -134,11 +137,18 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
     useful = np.tile(shares @ signal, len(CORRELATIONS)) * (1 - USELESS) / (len(grid) - 1)
     prior = np.concatenate([[1 - useful.sum()], useful])
 
+    if freedom < 1:
+        # Nothing to judge them by: estimates are taken as they are.
+        even = np.full(n_rungs, 1 / n_rungs)
+        spread_of_grid = np.einsum("g,gr,gs->rs", prior, grid - even, grid - even)
+        covariance = np.broadcast_to(spread_of_grid, (n_targets, n_rungs, n_rungs))
+        return _in_units(
+            np.broadcast_to(even, (n_targets, n_rungs)), covariance, unit, 1 - prior[0] + np.zeros(n_targets)
+        )
     C = (estimates * unit[:, None, :]).transpose(2, 1, 0)  # (T, m, R)
     moments = np.einsum("tir,it->tr", C, truth)
     squares = np.einsum("tir,tis->trs", C, C)
     rest = (truth**2).sum(0)[:, None] - 2 * moments @ grid.T + np.einsum("gr,trs,gs->tg", grid, squares, grid)
-    freedom = max(n_runs - 1, 0)
     ratio = np.divide(np.maximum(rest, 0.0), scale[:, None] ** 2, out=np.zeros_like(rest), where=scale[:, None] > 0)
     # The scale of what is left over is itself uncertain: integrated over, as if `PRIOR_RUNS` runs had shown it.
     fit = -(freedom + PRIOR_RUNS) / 2 * np.log1p(ratio / left / PRIOR_RUNS)
@@ -153,8 +163,19 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
     mean = belief @ grid
     apart = grid[None] - mean[:, None]
     covariance = np.einsum("tg,tgr,tgs->trs", belief, apart, apart)
-    unit = unit.T
-    return Slopes((mean * unit).T, covariance * unit[:, :, None] * unit[:, None, :], 1 - belief[:, 0])
+    # Between the points of the grid, slopes are as the runs have them: many runs end at least squares.
+    noise = np.maximum((belief * rest / freedom).sum(1), 1e-12 * scale**2 + 1e-300)
+    sharp = np.linalg.inv(squares / noise[:, None, None] + np.eye(n_rungs) / GRID_STEP**2)
+    pull = (moments - np.einsum("trs,ts->tr", squares, mean)) / noise[:, None]
+    useful = 1 - belief[:, 0]
+    mean = mean + useful[:, None] * np.einsum("trs,ts->tr", sharp, pull)
+    return _in_units(mean, covariance + useful[:, None, None] * sharp, unit, useful)
+
+
+def _in_units(mean: Array, covariance: Array, unit: Array, useful: Array) -> Slopes:
+    """Slopes of estimates as they are, from those in units of each target (T, R); ``unit`` is (R, T)."""
+    own = unit.T
+    return Slopes((mean * own).T, covariance * own[:, :, None] * own[:, None, :], useful)
 
 
 def simplex(n: int) -> Array:
