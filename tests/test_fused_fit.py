@@ -10,7 +10,8 @@ import pytest
 import oracles
 import whence
 from whence.errors import DataWarning, InputError
-from whence.surrogates.fused import ESTIMATES, FUSED, FusedSurrogate
+from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.rank_fused import ESTIMATES, FUSED
 
 TASKS = list("abcdef")
 EFFECTS = np.array([1.0, -0.8, 0.5, 0.0, -0.3, 0.2])

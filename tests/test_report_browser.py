@@ -11,7 +11,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 import whence
 from browser import at_rest, launched, opened, shown_prediction, until
-from whence.surrogates.fused import trust_in_estimates
+from whence.surrogates.trust import trust_in_estimates
 
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
 NASTY = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "\"q\" & 'q'", "<!--", "数学 ü", "${x}`"]

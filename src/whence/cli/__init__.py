@@ -119,7 +119,7 @@ def _print(answer: Answer, as_json: args.Json = False) -> None:
 
 def _about(model: "Model") -> dict[str, Any]:
     """What every document says of the runs and of the model."""
-    from whence.surrogates.fused import typical_slopes
+    from whence.surrogates.trust import typical_slopes
 
     chosen = {model.target_names[t]: part.name for part in model.parts for t in part.targets}
     trust = {"slopes": typical_slopes(model)} if model.rungs else {}

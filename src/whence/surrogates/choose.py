@@ -1,6 +1,6 @@
-"""``whence.fit``: choose a surrogate by cross-validation, say which and how good, and hand back a :class:`Model`.
+"""``whence.fit``: average surrogates by how they cross-validate, say how good that is, and hand back a :class:`Model`.
 
-Targets measured in different runs are different tables: each such group gets its own surrogate. All choices look at the
+Targets measured in different runs are different tables: each such group gets its own surrogate. All weights look at the
 training runs only. Beside true runs, ``fit`` takes estimates of many more subsets (:mod:`.rungs`, :mod:`.fused`).
 """
 
@@ -21,35 +21,44 @@ from whence.evaluation import SizeOnly, noise_ceiling
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.averaged import AveragedSurrogate, average_of
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.crossvalidation import (
+    FEWEST_TO_CHECK,
+    Held,
     Trial,
+    averaged_trial,
     cross_validated,
     fitted,
-    folds_of,
+    held_runs,
     mean_of_defined,
     predict_with_std,
 )
-from whence.surrogates.fused import ESTIMATES, FUSED, fusion_candidates, trust_in_estimates
+from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.protocol import as_surrogate
 from whence.surrogates.range import Range, outside, warn_outside
+from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFusedSurrogate, fusion_candidates
 from whence.surrogates.rungs import Rung, learn_rungs
+from whence.surrogates.trust import FEWEST_TO_FUSE, UNCHECKED, trust, trust_in_estimates
 
 CANDIDATES: Mapping[str, Any] = {
     "additive": AdditiveSurrogate("ridge"),
     "kernel": CombinedSurrogate("raw"),
     "kernel on ranks": CombinedSurrogate("rank"),
 }
-# What is added to a candidate's error before the least one is chosen: "kernel" keeps effects exact and contains the
-# additive surrogate, so the others must be better by more than the noise of cross-validation.
-HANDICAP = {"additive": 0.02, "kernel on ranks": 0.01}
+# Weights before any run. The fused surrogate contains "estimates" and "kernel": it learns by itself what estimates
+# are worth, and a few held-out runs are a worse judge of that.
+PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
+AVERAGE, TRUE_RUNS = "average", "true runs alone"
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
     "kernel on ranks": "a Gaussian process over linear, pairwise, RBF and subset-size kernels, on ranks of outcomes",
     FUSED: "estimates times a learned slope, plus a Gaussian process on what they leave over",
+    RANK_FUSED: "the same on ranks of outcomes and estimates",
     ESTIMATES: "estimates, shifted and scaled to the true runs",
+    AVERAGE: "surrogates weighted by how well each predicts held-out runs",
 }
 SIZE_ONLY = "size only"
 FEWEST_RUNS = 3
@@ -65,8 +74,22 @@ class Part:
     trials: tuple[Trial, ...]
 
     @property
+    def members(self) -> dict[str, Any]:
+        """The fitted surrogates that it is an average of, or itself alone."""
+        if isinstance(self.surrogate, AveragedSurrogate):
+            return self.surrogate.members_
+        return {self.name: self.surrogate}
+
+    @property
+    def weights(self) -> dict[str, Array]:
+        """The weight of every member for every target, (T,)."""
+        if isinstance(self.surrogate, AveragedSurrogate):
+            return dict(zip(self.surrogate.members, self.surrogate.weights, strict=True))
+        return {self.name: np.ones(len(self.targets))}
+
+    @property
     def chosen(self) -> Trial | None:
-        """The trial of the surrogate that was chosen; None without cross-validation."""
+        """The trial of the surrogate that is used; None without cross-validation."""
         return next((trial for trial in self.trials if trial.name == self.name), None)
 
     @property
@@ -91,6 +114,12 @@ class Model:
     def n_subsets(self) -> int:
         """How many different subsets were run."""
         return len(np.unique(self.outcomes.subsets, axis=0))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every subset of the tasks was run; the empty one may be missing."""
+        runs = self.outcomes
+        return runs.is_binary and runs.n_tasks < 30 and self.n_subsets >= 2**runs.n_tasks - 1
 
     @property
     def task_names(self) -> tuple[str, ...]:
@@ -203,9 +232,8 @@ class Model:
 
         fusion = {}
         if self.rungs:
-            alone = max(np.nan_to_num(pooled("lds", name), nan=-np.inf) for name in CANDIDATES)
             fusion = {f"lds_{name}": pooled("lds", name) for name in (FUSED, ESTIMATES)}
-            fusion["lds_true_runs"] = float(alone) if np.isfinite(alone) else np.nan
+            fusion["lds_true_runs"] = pooled("lds", TRUE_RUNS)
         return {
             "lds": pooled("lds"),
             "residual_error": pooled("residual_error"),
@@ -229,8 +257,13 @@ class Model:
         lines = []
         for part in self.parts:
             whose = "" if len(self.parts) == 1 else f" for {some_of([self.target_names[t] for t in part.targets])}"
-            what = DESCRIPTIONS.get(part.name, repr(part.surrogate))
-            lines.append(f"Chosen{whose}: {part.name} ({what}).")
+            if part.name == AVERAGE:
+                shares = {name: float(share.mean()) for name, share in part.weights.items()}
+                listed = sorted(shares.items(), key=lambda item: -item[1])
+                lines.append(f"Average{whose}: {', '.join(f'{name} {share:.0%}' for name, share in listed)}.")
+            else:
+                what = DESCRIPTIONS.get(part.name, repr(part.surrogate))
+                lines.append(f"Surrogate{whose}: {part.name} ({what}).")
         return lines
 
     def _quality_in_words(self) -> str:
@@ -246,35 +279,9 @@ class Model:
         intervals = "" if np.isnan(q["coverage_90"]) else f", 90% intervals hold {q['coverage_90']:.0%}"
         return (
             f"On held-out runs: rank correlation {q['lds']:.2f} ({beside}), "
-            f"residual error {q['residual_error']:.2f} of the variance{intervals}. {trust(q['lds'], self.n_subsets)}"
+            f"residual error {q['residual_error']:.2f} of the variance{intervals}. "
+            f"{trust(q['lds'], self.n_subsets, complete=self.is_complete)}"
         )
-
-
-UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
-TRUST = (
-    (0.8, "Predictions can be relied on within the range of the runs."),
-    (0.5, "Good for ranking subsets; check the chosen one with a real run."),
-    (0.25, "Weak: trust only the largest effects, and measure more runs."),
-    (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
-)
-
-
-# Rank correlations of fewer subsets than this come out right by luck, or wrong.
-FEW_SUBSETS = 20
-
-
-def trust(correlation: float, n_subsets: int) -> str:
-    """Return in words what a rank correlation on held-out runs of so many subsets allows; NaN where there were none.
-
-    Examples
-    --------
-    >>> trust(0.6, 50)
-    'Good for ranking subsets; check the chosen one with a real run.'
-    """
-    words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
-    if words != UNCHECKED and n_subsets < FEW_SUBSETS:
-        words += f" Judged by {n_subsets} subsets only: it may be luck, either way."
-    return words
 
 
 def fit(
@@ -332,8 +339,8 @@ def fit(
     for index in track(range(len(patterns)), "Fitting targets"):
         targets = np.flatnonzero(which.ravel() == index)
         table = outcomes.rows(patterns[index]).targets([outcomes.target_names[t] for t in targets])
-        fusion, alone = fusion_candidates(rungs, targets, table) if rungs else ({}, {})
-        parts.append(_fit_part(table, targets, fusion | candidates, alone, n_folds, seed))
+        fusion = fusion_candidates(rungs, targets) if rungs else {}
+        parts.append(_fit_part(table, targets, candidates, fusion, n_folds, seed))
     return Model(outcomes, tuple(parts), rungs)
 
 
@@ -341,35 +348,51 @@ def _fit_part(
     table: Outcomes,
     targets: NDArray[np.intp],
     candidates: Mapping[str, Any],
-    yardsticks: Mapping[str, Any],
+    fusion: Mapping[str, Any],
     n_folds: int | None,
     seed: int,
 ) -> Part:
-    """Cross-validate the candidates on complete runs, and fit the best on all of them; without, the first.
+    """Fit the candidates to complete runs and average them by how they cross-validate."""
+    held = (
+        None
+        if n_folds is None
+        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
+    )
+    if held is None:
+        name, candidate = _unchecked(candidates, fusion, len(targets))
+        return Part(targets, fitted(candidate, table), name, ())
+    every = {**fusion, **candidates}
+    makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
+    makers.update({name: partial(_fitted_unseen, each) for name, each in every.items()})
+    trials = {name: cross_validated(name, make, held) for name, make in track(list(makers.items()), "Cross-validating")}
+    weights = np.ones((1, len(targets)))
+    if len(every) > 1:
+        trials[AVERAGE], weights = _averaged(AVERAGE, every, trials, held)
+    if fusion:
+        trials[TRUE_RUNS], _ = _averaged(TRUE_RUNS, candidates, trials, held)
+    candidate = average_of(every, weights)
+    name = AVERAGE if isinstance(candidate, AveragedSurrogate) else next(n for n, c in every.items() if c is candidate)
+    return Part(targets, fitted(candidate, table), name, tuple(trials.values()))
 
-    Yardsticks are cross-validated too, and not chosen. Where there are estimates, true runs are few, and none can be
-    spared for large folds.
-    """
-    name = next(iter(candidates))
-    trials: tuple[Trial, ...] = ()
-    fused = FUSED if FUSED in candidates else ESTIMATES
-    folds = None if n_folds is None else folds_of(table, n_folds, seed, fold_size=2 if fused in candidates else 4)
-    if folds is not None:
-        makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
-        makers.update({key: partial(fitted, each) for key, each in (*yardsticks.items(), *candidates.items())})
-        trials = tuple(
-            cross_validated(key, makers[key], table, folds) for key in track(list(makers), "Cross-validating")
-        )
-        errors = {
-            trial.name: float(mean_of_defined(trial.score_error)) + HANDICAP.get(trial.name, 0.0)
-            for trial in trials
-            if trial.name in candidates
-        }
-        if fused in errors:
-            # It learns by itself what estimates are worth; a few held-out runs are a worse judge of that.
-            errors[fused] -= 1 / table.n_runs
-        name = min(errors, key=errors.__getitem__)
-    return Part(targets, fitted(candidates[name], table), name, trials)
+
+def _unchecked(candidates: Mapping[str, Any], fusion: Mapping[str, Any], n_targets: int) -> tuple[str, Any]:
+    """What to fit where nothing can be held out: estimates if there are any, else all candidates alike."""
+    if fusion:
+        return ESTIMATES, fusion[ESTIMATES]
+    if len(candidates) == 1:
+        return next(iter(candidates.items()))
+    return AVERAGE, AveragedSurrogate(candidates, np.full((len(candidates), n_targets), 1 / len(candidates)))
+
+
+def _averaged(name: str, members: Mapping[str, Any], trials: Mapping[str, Trial], held: Held) -> tuple[Trial, Array]:
+    prior = np.array([PRIOR.get(member, 1.0) for member in members])
+    return averaged_trial(name, [trials[member] for member in members], prior / prior.sum(), held)
+
+
+def _fitted_unseen(candidate: Any, table: Outcomes) -> Any:
+    """The candidate fitted to the table, for subsets that it must not know the estimates of either."""
+    surrogate = fitted(candidate, table)
+    return surrogate.unseen() if isinstance(surrogate, FusedSurrogate | RankFusedSurrogate) else surrogate
 
 
 def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
 from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, one_of
@@ -24,11 +24,15 @@ from whence.surrogates.warp import RankScale
 
 # Up to so many runs, one thread is faster than several.
 SMALL_RUNS = 1000
+# From so many runs on, targets are tuned on several threads.
+THREADED_RUNS = 100
 # So many runs tune the hyperparameters of one target.
 OWN_RUNS = 200
 # Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
 OWN_TARGETS = 40
 OWN_BYTES = 1 << 29
+# Looking for the libraries that use threads takes longer than a small fit: once is enough.
+THREADS = ThreadpoolController()
 
 
 class CombinedSurrogate(PosteriorSurrogate):
@@ -85,9 +89,9 @@ class CombinedSurrogate(PosteriorSurrogate):
             Z = (Y - Y.mean(0)) / np.where(varies, spread, 1.0)
 
         # Matrices of a few hundred rows are slower on several threads, and far slower on a busy machine.
-        with threadpool_limits(1):
+        with THREADS.limit(limits=1):
             self.coordinates_, self.family_, thetas = self._tune(S, Z, counts, varies)
-        with threadpool_limits(1 if len(S) <= SMALL_RUNS else None):
+        with THREADS.limit(limits=1 if len(S) <= SMALL_RUNS else None):
             posteriors = self._condition(S, Z, counts, thetas)
             self.groups_ = tuple(
                 Group(g.targets, g.posterior.given(Y[:, g.targets]).calibrated(self.random_state)) for g in posteriors
@@ -120,8 +124,15 @@ class CombinedSurrogate(PosteriorSurrogate):
         if not self.own or not 1 < n_targets <= OWN_TARGETS or n_targets * 8 * len(S) ** 2 > OWN_BYTES:
             return coordinates, family, [(np.arange(n_targets), shared)]
         X, moving = coordinates(S), np.flatnonzero(varies)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            own = list(pool.map(lambda t: self._tune_own(family, shared, X, Z[:, [t]], counts), moving))
+
+        def tune(t: int) -> Array:
+            return self._tune_own(family, shared, X, Z[:, [t]], counts)
+
+        if len(S) < THREADED_RUNS:
+            own = [tune(t) for t in moving]
+        else:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                own = list(pool.map(tune, moving))
         thetas = [(np.array([t]), theta) for t, theta in zip(moving, own, strict=True)]
         if len(moving) < n_targets:
             thetas.append((np.flatnonzero(~varies), shared))

@@ -1,4 +1,4 @@
-"""Cross-validation of surrogates on a table of runs: what :func:`whence.fit` chooses by and tells of its choice.
+"""Cross-validation of surrogates on a table of runs: what :func:`whence.fit` weighs them by and reports of the result.
 
 A subset's replicates are always held out together.
 """
@@ -6,7 +6,7 @@ A subset's replicates are always held out together.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,14 +19,36 @@ from whence.evaluation import lds, residual_error
 from whence.evaluation.scores import has_std
 from whence.evaluation.statistics import ratio
 from whence.outcomes import Outcomes
+from whence.surrogates.averaged import mixed, weights_by_error
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, interval_factor
 from whence.surrogates.warp import RankScale
 
 CHOICE_RUNS = 2000
-FEWEST_TO_CHOOSE = 6
+FEWEST_TO_CHECK = 6
+# Up to so many subsets each is held out by itself, and up to so many in this many folds.
+SINGLY, SMALL, SMALL_FOLDS = 12, 60, 10
 # From so many held-out runs on, their quantile says more of how wide intervals must be than their mean square.
 MANY_RUNS = 50
+PRIOR_RUNS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Runs to be held out: the table of those that take part, the fold of each, and where they stand in all runs."""
+
+    table: Outcomes
+    folds: NDArray[np.intp]
+    rows: NDArray[np.intp]
+
+    @property
+    def masks(self) -> list[NDArray[np.bool_]]:
+        """Which runs are held out, fold by fold."""
+        return [self.folds == fold for fold in range(self.folds.max() + 1)]
+
+    @property
+    def n_subsets(self) -> int:
+        return len(np.unique(self.table.subsets, axis=0))
 
 
 @dataclass(frozen=True)
@@ -35,7 +57,6 @@ class Trial:
 
     name: str
     lds: Array
-    score_error: Array  # mean absolute error in normal scores of the outcome, by which surrogates are chosen
     residual_error: Array
     coverage: Array
     factor: Array  # what its std has to be multiplied with for intervals to hold
@@ -45,19 +66,20 @@ class Trial:
     std: Array  # (n, T)
 
 
-def folds_of(table: Outcomes, n_folds: int, seed: int, *, fold_size: int = 4) -> NDArray[np.intp] | None:
-    """Return the fold of every run, −1 for those that take no part (of thousands); None with too few subsets for it.
-
-    Small tables get fewer folds, of at least ``fold_size`` subsets: ranks within a fold of one or two say little.
-    """
+def held_runs(table: Outcomes, n_folds: int, seed: int, *, fewest: int = FEWEST_TO_CHECK) -> Held | None:
+    """Return the runs to hold out, at most `CHOICE_RUNS` subsets; None with fewer subsets than ``fewest``."""
     subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
     n_distinct = int(subset_id.max(initial=-1)) + 1
-    if n_distinct < FEWEST_TO_CHOOSE:
+    if n_distinct < max(fewest, 2):
         return None
+    if n_distinct <= SMALL:
+        n_folds = n_distinct if n_distinct <= SINGLY else max(n_folds, SMALL_FOLDS)
     order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
     fold_of_subset = np.full(n_distinct, -1)
-    fold_of_subset[order] = np.arange(len(order)) % min(n_folds, max(2, len(order) // fold_size))
-    return np.asarray(fold_of_subset[subset_id])
+    fold_of_subset[order] = np.arange(len(order)) % n_folds
+    folds = fold_of_subset[subset_id]
+    rows = np.flatnonzero(folds >= 0)
+    return Held(table.rows(rows), folds[rows], rows)
 
 
 def fitted(candidate: Any, table: Outcomes) -> Any:
@@ -66,33 +88,58 @@ def fitted(candidate: Any, table: Outcomes) -> Any:
     return clone(candidate).fit(table.subsets, values)
 
 
-def cross_validated(name: str, make: Callable[[Outcomes], Any], table: Outcomes, folds: NDArray[np.intp]) -> Trial:
-    """Return the scores of one way of fitting on runs it has not seen, fold by fold (fold −1 takes no part)."""
+def cross_validated(name: str, make: Callable[[Outcomes], Any], held: Held) -> Trial:
+    """Return the scores of one way of fitting on runs it has not seen."""
     began = time.perf_counter()
-    taken = np.flatnonzero(folds >= 0)
-    table, folds = table.rows(taken), folds[taken]
-    predicted, std = np.empty((2, *table.values.shape))
-    held_out = [folds == fold for fold in range(folds.max() + 1)]
-    for held in held_out:
-        predicted[held], std[held] = predict_with_std(make(table.rows(~held)), table.subsets[held])
+    predicted, std = np.empty((2, *held.table.values.shape))
+    for out in held.masks:
+        predicted[out], std[out] = predict_with_std(make(held.table.rows(~out)), held.table.subsets[out])
+    return trial(name, held, predicted, std, time.perf_counter() - began)
+
+
+def averaged_trial(name: str, trials: Sequence[Trial], prior: Array, held: Held) -> tuple[Trial, Array]:
+    """Return the trial of the average of several candidates, and their weights (C, T).
+
+    Each fold is predicted with the weights that the other folds give.
+    """
+    predicted, std = np.empty((2, *held.table.values.shape))
+    values, stds = np.stack([t.predicted for t in trials]), np.stack([t.std for t in trials])
+    squares = _score_squares(values, held.table.values)
+    subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
+    for out in held.masks:
+        others = weights_by_error(squares[:, ~out].mean(1), prior, len(np.unique(subsets[~out])))
+        predicted[out], std[out] = mixed(values[:, out], stds[:, out], others)
+    weights = weights_by_error(squares.mean(1), prior, len(np.unique(subsets)))
+    return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
+
+
+def _score_squares(predicted: Array, values: Array) -> Array:
+    """Squared errors (C, n, T) in normal scores of the outcomes: heavy tails must not decide."""
+    scale, scores = RankScale.learn(values)
+    return np.stack([(scale.score(each) - scores) ** 2 for each in predicted])
+
+
+def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -> Trial:
+    """Return the scores of predictions for held-out runs.
+
+    Predictions of a fold lie around the mean of the runs they learned from, which is lower where the held-out ones are
+    higher. Ranks are compared without it. Coverage in a fold uses the factor that the other folds ask for.
+    """
+    table, masks = held.table, held.masks
     residual = table.values - predicted
-    # Across folds, predictions differ by the mean of the runs they saw, which is lower where the held-out ones are
-    # higher: ranks are compared within a fold. Coverage in a fold uses the factor that the other folds ask for.
-    ranked = np.array([lds(predicted[held], table.rows(held)).per_target for held in held_out])
-    inside = np.empty(residual.shape)
-    for held in held_out:
-        width = HALF_WIDTH * std[held] * held_out_factor(residual[~held], std[~held])
-        inside[held] = np.where(np.isnan(width), np.nan, np.abs(residual[held]) <= width)
-    scale, scores = RankScale.learn(table.values)
+    centred, inside = np.empty(residual.shape), np.empty(residual.shape)
+    for out in masks:
+        centred[out] = predicted[out] - table.values[~out].mean(0)
+        width = HALF_WIDTH * std[out] * held_out_factor(residual[~out], std[~out])
+        inside[out] = np.where(np.isnan(width), np.nan, np.abs(residual[out]) <= width)
     return Trial(
         name=name,
-        lds=mean_of_defined(ranked),
-        score_error=np.abs(scale.score(predicted) - scores).mean(0),
+        lds=lds(centred, table).per_target,
         residual_error=residual_error(predicted, table).per_target,
         coverage=inside.mean(0),
         factor=held_out_factor(residual, std),
-        seconds=time.perf_counter() - began,
-        runs=taken,
+        seconds=seconds,
+        runs=held.rows,
         predicted=predicted,
         std=std,
     )
@@ -108,7 +155,7 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     --------
     >>> residual = np.random.default_rng(0).normal(size=(8, 1))
     >>> held_out_factor(residual, np.ones((8, 1))).round(1), interval_factor(residual, np.ones((8, 1))).round(1)
-    (array([0.7]), array([0.6]))
+    (array([0.9]), array([0.6]))
     """
     by_quantile = interval_factor(residual, std)
     known = std > 0
@@ -116,8 +163,9 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     if not (n >= 2).any():
         return by_quantile
     square = np.divide(residual, std, out=np.zeros_like(std), where=known) ** 2
-    typical = np.sqrt(np.median(square.sum(0)[n >= 2] / n[n >= 2]))
-    by_square = max(float(typical), 1e-3) * stdtrit(np.maximum(n - 1, 1), (1 + LEVEL) / 2) / HALF_WIDTH
+    # That intervals are as wide as the surrogate says counts as much as `PRIOR_RUNS` runs.
+    typical = np.median((square.sum(0)[n >= 2] + PRIOR_RUNS) / (n[n >= 2] + PRIOR_RUNS))
+    by_square = np.sqrt(typical) * stdtrit(np.maximum(n - 1, 1) + PRIOR_RUNS, (1 + LEVEL) / 2) / HALF_WIDTH
     trust = n / (n + MANY_RUNS)
     return np.asarray(by_quantile**trust * by_square ** (1 - trust))
 

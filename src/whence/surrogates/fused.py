@@ -16,37 +16,34 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import solve_triangular
 from scipy.special import stdtrit
 
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates, merge_replicates
-from whence.surrogates.crossvalidation import FEWEST_TO_CHOOSE
 from whence.surrogates.kernel import Group, PosteriorSurrogate
 from whence.surrogates.kernels import Array, Constant
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.remainders import remainder_effects
 from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
 
-if TYPE_CHECKING:
-    from whence.outcomes import Outcomes
-    from whence.surrogates.choose import Model
-
-FUSED, ESTIMATES = "fused", "estimates"  # what the surrogates with and without a kernel are called
-# A kernel on what the estimates leave over takes so many true runs of different subsets; with fewer, it adds noise.
-KERNEL_RUNS = 8
-# With so many, cross-validation can tell how far off it is.
-CHECKED_RUNS = 10
+# A kernel on what the estimates leave over takes so many true runs of different subsets.
+KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
+# So many runs, that what is left over is noise, count before any run.
+CONFIRMING_RUNS = 6
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
+# Subsets of every table at which kinds of estimates are compared with each other.
+OVERLAP_SUBSETS = 100
 # Noise of a run relative to the uncertainty of the level, before any run has been seen.
 LEVEL_NOISE = 10.0
 
@@ -97,24 +94,40 @@ class FusedSurrogate(Surrogate):
         self.n_features_in_, self.n_targets_ = S.shape[1], len(self.rungs[0].columns)
         S, Y, counts, C = self._merged(S, Y.reshape(len(S), self.n_targets_))
         spread = np.stack([rung.spread for rung in self.rungs])
-        unit = typical_ratio(C, Y, spread)
+        # How widely the truth spreads over subsets: that of few runs is drawn towards that of the estimates.
+        expected = (typical_ratio(C, Y, spread)[:, None] * spread).mean(0)
+        scale = expected if len(Y) < 2 else np.sqrt(pooled_variance(tamed(Y).var(0), expected**2, len(Y)))
+        overlap = self._overlap(S)
+        signal = np.array([rung.signal.mean() for rung in self.rungs])
         with_kernel = self.kernel and len(S) >= KERNEL_RUNS
         residual: PosteriorSurrogate = _Level().fit(S, Y, counts)
-        self.slopes_ = _slopes(residual, C, Y, unit, spread)
-        for _ in range(ROUNDS):
-            residual = CombinedSurrogate(random_state=self.random_state) if with_kernel else _Level()
+        self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
+        for _ in range(ROUNDS if with_kernel else 0):
+            residual = CombinedSurrogate(random_state=self.random_state)
             residual.fit(S, tamed(Y - self._sloped(C)), counts)
-            self.slopes_ = _slopes(residual, C, Y, unit, spread)
+            self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
         rest = tamed(Y - self._sloped(C))
         if with_kernel:
             # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
             wider = float(stdtrit(len(S) - 3, (1 + LEVEL) / 2)) / HALF_WIDTH
-            self.residual_ = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
+            found = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
+            share = _confirmed(found)
+            self.residual_ = _over(found, lambda p, t: replace(p, dual=share * p.dual))
         else:
             scale = self._level_std(rest, spread) / np.sqrt(LEVEL_NOISE)
             self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=scale[t]))
+        self.usual_ = self._usual_error()
         self.carried_ = tuple(_over(residual, lambda p, t, c=values: p.given(c[:, t])) for values in C)
         return self
+
+    def _usual_error(self) -> Array:
+        """Variance (T,) that estimates usually have at new subsets, as far as it is in the noise of residuals.
+
+        Residuals are those of new subsets. Their noise is a run's own and this.
+        """
+        noise = self.residual_._by_target(lambda posterior: posterior.alpha * posterior.scale**2, ())
+        usual = sum(slope**2 * rung.typical for slope, rung in zip(self.slopes_.mean, self.rungs, strict=True))
+        return np.minimum(0.5 * noise, usual)
 
     def _level_std(self, rest: Array, spread: Array) -> Array:
         """How far off estimates are that were shifted and scaled to the runs (T,), as 90% intervals need it.
@@ -134,7 +147,27 @@ class FusedSurrogate(Surrogate):
             level = np.mean([rung.level for rung in self.rungs], axis=0)[None]
             return np.zeros((1, S.shape[1])), level, np.ones(1), np.zeros((len(self.rungs), *level.shape))
         S, Y, counts = merge_replicates(S, Y)
-        return S, Y, counts, np.stack([rung.predict(S) - rung.level for rung in self.rungs])
+        unseen = [replace(rung, unseen=True) for rung in self.rungs]
+        return S, Y, counts, np.stack([rung.predict(S) - rung.level for rung in unseen])
+
+    def _overlap(self, S: Array) -> Array:
+        """Correlation of the kinds of estimates with each other, over some of the subsets of their tables, (R, R)."""
+        if len(self.rungs) == 1:
+            return np.ones((1, 1))
+        subsets = np.concatenate([S, *(rung.model.outcomes.subsets[:OVERLAP_SUBSETS] for rung in self.rungs)])
+        values = np.stack(
+            [(rung.predict(subsets) - rung.level) / np.maximum(rung.spread, 1e-300) for rung in self.rungs]
+        )
+        values -= values.mean(1, keepdims=True)
+        products = np.einsum("rit,sit->rs", values, values)
+        size = np.sqrt(np.maximum(np.diag(products), 1e-300))
+        return np.asarray(products / np.outer(size, size))
+
+    def unseen(self) -> FusedSurrogate:
+        """Return the same surrogate, as it would predict subsets if their estimates had been held out too."""
+        other = copy.copy(self)
+        other.rungs = tuple(replace(rung, unseen=True) for rung in self.rungs)
+        return other
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
@@ -143,6 +176,7 @@ class FusedSurrogate(Surrogate):
             estimates = [_shifted(rung.moments(S), rung.level) for rung in self.rungs]
             carried = [known.predict(S) for known in self.carried_]
             mean, std = self._fused(estimates, self.residual_.predict(S, return_std=True), carried)
+            std = np.sqrt(np.maximum(std**2 - self.usual_, 0.0))
             return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
         mean = self._sloped(np.stack([rung.predict(S) - rung.level for rung in self.rungs]))
         mean += self.residual_.predict(S)
@@ -167,7 +201,8 @@ class FusedSurrogate(Surrogate):
         """Return the effects of tasks (K, T) or pairs (K, K, T), and their posterior std."""
         estimates = [rung.effects(order, mixture) for rung in self.rungs]
         carried = [known.effects(order, mixture)[0] for known in self.carried_]
-        return self._fused(estimates, self.residual_.effects(order, mixture), carried)
+        rests = [_rest(rung, order, mixture) for rung in self.rungs]
+        return self._fused(estimates, self.residual_.effects(order, mixture), carried, rests)
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return the posterior std (c, T) of the combinations ``contrasts`` (c, n) of outcomes at n subsets."""
@@ -191,6 +226,7 @@ class FusedSurrogate(Surrogate):
             share = float((scale**2 / unit)[group.targets].sum()) / self.n_targets_
             covariance += share * group.posterior.covariance(coordinates)
             noise += share * group.posterior.alpha
+        noise -= float((self.usual_ / unit).mean())
         apart = []
         for slope, rung, known in zip(slopes.mean, self.rungs, self.carried_, strict=True):
             mean, std = rung.moments(S)
@@ -221,17 +257,23 @@ class FusedSurrogate(Surrogate):
         """Σ_r ρ_rt · estimates (R, …, T)."""
         return np.asarray(np.einsum("r...t,rt->...t", estimates, self.slopes_.mean))
 
-    def _fused(self, estimates: list[Moments], residual: Moments, carried: list[Array]) -> Moments:
+    def _fused(
+        self, estimates: list[Moments], residual: Moments, carried: list[Array], rests: list[Array] | None = None
+    ) -> Moments:
         """A linear functional of the truth and its std, from the same functional of all parts.
 
         The uncertainty of a slope counts by how far the functional of its estimates c lies from what the true runs say
-        of it: ``carried`` is the functional of the process δ, if c at the true runs were its data.
+        of it: ``carried`` is the functional of the process δ, if c at the true runs were its data. ``rests`` are what
+        estimates have beyond the given values.
         """
         mean = self._sloped(np.stack([value for value, _ in estimates])) + residual[0]
         variance = residual[1] ** 2
         for slope, (_, std) in zip(self.slopes_.mean, estimates, strict=True):
             variance = variance + (slope * std) ** 2
-        apart = np.stack([value - known for (value, _), known in zip(estimates, carried, strict=True)])
+        whole = [value for value, _ in estimates]
+        if rests is not None:
+            whole = [value + rest for value, rest in zip(whole, rests, strict=True)]
+        apart = np.stack([value - known for value, known in zip(whole, carried, strict=True)])
         variance = variance + np.einsum("r...t,trs,s...t->...t", apart, self.slopes_.covariance, apart)
         return mean, np.sqrt(variance)
 
@@ -247,19 +289,39 @@ class _Level(PosteriorSurrogate):
         return self
 
 
-def _slopes(residual: PosteriorSurrogate, C: Array, Y: Array, unit: Array, spread: Array) -> Slopes:
+def _slopes(
+    residual: PosteriorSurrogate, C: Array, Y: Array, spread: Array, scale: Array, overlap: Array, signal: Array
+) -> Slopes:
     """Slopes of the truth Y (m, T) on estimates C (R, m, T), given the process of what they leave over."""
-    white_c, white_y, scale = np.empty_like(C), np.empty_like(Y), np.empty(Y.shape[1])
-    # What is known of the size of residuals before there are any: that of the estimates, brought to the truth's scale.
-    expected = (unit[:, None] * spread).mean(0) ** 2
+    white_c, white_y = np.empty_like(C), np.empty_like(Y)
     for group in residual.groups_:
         posterior, at = group.posterior, group.targets
-        size = float(np.einsum("ij,ij->", posterior.factor, posterior.factor)) / len(posterior.X)
-        scale[at] = np.sqrt(pooled_variance(posterior.scale**2 * size, expected[at], len(Y)) / size)
-        white_y[:, at] = _whitened(posterior, Y[:, at])
+        size = np.sqrt(float(np.einsum("ij,ij->", posterior.factor, posterior.factor)) / len(posterior.X))
+        white_y[:, at] = size * _whitened(posterior, Y[:, at])
         for white, values in zip(white_c, C, strict=True):
-            white[:, at] = _whitened(posterior, values[:, at])
-    return learn_slopes(white_c, white_y, scale, unit)
+            white[:, at] = size * _whitened(posterior, values[:, at])
+    return learn_slopes(white_c, white_y, spread, scale, overlap, signal)
+
+
+def _rest(rung: Rung, order: int, mixture: Mixture) -> Array:
+    """Effects of what the estimates of a rung have beyond their closed form."""
+    remainder = rung.remainder()
+    if remainder is None:
+        return np.zeros(1)
+    return remainder_effects(remainder, rung.model.outcomes.n_tasks, mixture, order)[0]
+
+
+def _confirmed(residual: PosteriorSurrogate) -> float:
+    """Share of what a process says of its runs that left-out runs confirm: the slope of runs on leave-one-out."""
+    products, squares = 0.0, 0.0
+    for group in residual.groups_:
+        posterior = group.posterior
+        unit = np.maximum(posterior.Y.std(0), 1e-300)
+        said = (posterior.leave_one_out()[0] - posterior.level) / unit
+        products += float((said * (posterior.Y - posterior.level) / unit).sum())
+        squares += float((said**2).sum())
+    doubt = CONFIRMING_RUNS / len(residual.groups_[0].posterior.X) * squares
+    return float(np.clip(products / (squares + doubt), 0.0, 1.0)) if squares > 0 else 0.0
 
 
 def _whitened(posterior: Posterior, values: Array) -> Array:
@@ -280,41 +342,3 @@ def _wider(posterior: Posterior, factor: float) -> Posterior:
 
 def _shifted(moments: Moments, level: Array) -> Moments:
     return moments[0] - level, moments[1]
-
-
-def fusion_candidates(
-    rungs: tuple[Rung, ...], targets: NDArray[np.intp], table: Outcomes
-) -> tuple[dict[str, FusedSurrogate], dict[str, FusedSurrogate]]:
-    """Return the fused surrogate of some targets by what it is called, and what it is to be compared with."""
-    own = tuple(rung.at(targets) for rung in rungs)
-    alone = {ESTIMATES: FusedSurrogate(own, kernel=False)}
-    if len(np.unique(table.subsets, axis=0)) < CHECKED_RUNS:
-        return alone, {}
-    return {FUSED: FusedSurrogate(own)}, alone
-
-
-def typical_slopes(model: Model) -> dict[str, float]:
-    """Return the slope of every rung, the median over targets; 0 for those where true runs alone are used."""
-    slopes = np.zeros((len(model.rungs), model.outcomes.n_targets))
-    for part in model.parts:
-        if isinstance(part.surrogate, FusedSurrogate):
-            slopes[:, part.targets] = part.surrogate.slopes_.mean
-    return {rung.name: float(slope) for rung, slope in zip(model.rungs, np.median(slopes, axis=1), strict=True)}
-
-
-def trust_in_estimates(model: Model) -> str:
-    """Return in words how far estimates are trusted, and what held-out true runs say of that."""
-    if any(isinstance(part.surrogate, FusedSurrogate) for part in model.parts):
-        slopes = typical_slopes(model)
-        each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
-        said = [f"where they move by 1, the truth moves by {', '.join(each)}"]
-    else:
-        said = ["none, as true runs alone predict as well without them"]
-    scores = model.quality()
-    words = {"lds_fused": "fused", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
-    known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))
-    if known:
-        said.append(f"on held-out true runs, the rank correlation is: {known}")
-    else:
-        said.append(f"not checked, which takes {FEWEST_TO_CHOOSE} true runs of different subsets")
-    return f"Trust in the estimates: {'; '.join(said)}."

@@ -17,10 +17,12 @@ from numpy.typing import NDArray
 from whence.designs import Bernoulli, FixedSize
 from whence.errors import InputError, some_of
 from whence.outcomes import Outcomes
+from whence.surrogates.crossvalidation import CHOICE_RUNS
 from whence.surrogates.kernel import PosteriorSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.warp import RankScale
 
 if TYPE_CHECKING:
     from whence.surrogates.choose import Model
@@ -28,13 +30,18 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 64
 # How many subsets an outcome function is asked for: so many per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
+# Fresh subsets at which the uncertainty of a rung is typical of new ones.
+TYPICAL_SUBSETS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Rung:
     """One kind of estimates as a function of the subset: the surrogates learned from its table, target by target.
 
-    ``level`` and ``spread`` (T,) are the mean and the standard deviation of the estimates in the table.
+    ``level`` and ``spread`` (T,) are the mean and the standard deviation of what it expects of the subsets in its
+    table, and ``signal`` (T,) says from 0 to 1 how clearly the estimates depend on the subset at all. A surrogate
+    knows the subsets of its own table better than any others. An ``unseen`` rung predicts these as it would if their
+    estimates had been held out, so that what is learned from them holds for new subsets.
     """
 
     name: str
@@ -42,28 +49,65 @@ class Rung:
     columns: NDArray[np.intp]  # (T,) of the targets in the model
     level: Array
     spread: Array
+    signal: Array
+    held: Mapping[bytes, Array]  # what was expected of each subset of the table when it was held out, for all targets
+    typical: Array  # (T,) variance of expectations at new subsets like those of the table
+    unseen: bool = False
+    scale: RankScale | None = None  # of the estimates, where they are wanted as normal scores
 
     @classmethod
     def of(cls, name: str, model: Model, columns: NDArray[np.intp]) -> Rung:
         """Return the rung of a model fitted to estimates, for some of its targets."""
-        values = model.outcomes.values[:, columns]
-        return cls(name, model, columns, np.nanmean(values, axis=0), np.nanstd(values, axis=0))
+        expected = model.predict_quietly(model.outcomes.subsets)[:, columns]
+        pairs = zip(model.outcomes.subsets + 0.0, model.held_out()[0], strict=True)
+        held = {subset.tobytes(): predicted for subset, predicted in pairs}
+        signal = _signal(model)[columns]
+        rung = cls(name, model, columns, expected.mean(0), expected.std(0), signal, held, np.zeros(0))
+        return replace(rung, typical=(rung.moments(_like(model))[1] ** 2).mean(0))
 
     def at(self, targets: NDArray[np.intp]) -> Rung:
         """Return the rung of some of the targets."""
-        return replace(self, columns=self.columns[targets], level=self.level[targets], spread=self.spread[targets])
+        return replace(
+            self,
+            columns=self.columns[targets],
+            level=self.level[targets],
+            spread=self.spread[targets],
+            signal=self.signal[targets],
+            typical=self.typical[targets],
+        )
+
+    def on_ranks(self) -> Rung:
+        """Return the rung of the same estimates as normal scores."""
+        values = self.model.outcomes.values[:, self.columns]
+        scale, _ = RankScale.learn(np.where(np.isnan(values), np.nanmedian(values, axis=0), values))
+        ranked = replace(self, scale=scale)
+        scores = ranked.predict(self.model.outcomes.subsets)
+        typical = (ranked.moments(_like(self.model))[1] ** 2).mean(0)
+        return replace(ranked, level=scores.mean(0), spread=scores.std(0), typical=typical)
 
     def predict(self, S: Array) -> Array:
         """Return the estimates (n, T) that are expected for subsets."""
-        return np.asarray(self.model.predict_quietly(S)[:, self.columns])
+        predicted = self._expected(S)
+        return predicted if self.scale is None else self.scale.score(predicted)
+
+    def _expected(self, S: Array) -> Array:
+        predicted = np.asarray(self.model.predict_quietly(S)[:, self.columns])
+        if self.unseen:
+            for row, subset in enumerate(S + 0.0):
+                held = self.held.get(subset.tobytes(), np.full(self.model.outcomes.n_targets, np.nan))[self.columns]
+                predicted[row] = np.where(np.isnan(held), predicted[row], held)
+        return predicted
 
     def moments(self, S: Array) -> Moments:
         """Return the estimates (n, T) that are expected, and how uncertain these expectations are."""
-        std = np.empty((len(S), len(self.columns)))
+        mean, std = self._expected(S), np.empty((len(S), len(self.columns)))
         for start in range(0, len(S), BLOCK_ROWS):
             block = S[start : start + BLOCK_ROWS]
             std[start : start + BLOCK_ROWS] = self.contrast_std(block, np.eye(len(block)))
-        return self.predict(S), std
+        if self.scale is None:
+            return mean, std
+        score = self.scale.score
+        return score(mean), (score(mean + std) - score(mean - std)) / 2
 
     def remainder(self) -> Remainder | None:
         """Return what the estimates have beyond effects in closed form; None where that is nothing."""
@@ -134,6 +178,26 @@ class Rung:
         return out[..., self.columns]
 
 
+def _signal(model: Model) -> Array:
+    """How clearly outcomes depend on the subset (T,): from 0 where held-out ranks are at random, to 1."""
+    signal = np.ones(model.outcomes.n_targets)
+    for part in model.parts:
+        if part.chosen is not None:
+            # In standard errors of a rank correlation of unrelated numbers; one is nothing, four are clear.
+            errors = np.nan_to_num(part.chosen.lds) * np.sqrt(len(part.chosen.runs))
+            signal[part.targets] = np.clip((errors - 1) / 3, 0.0, 1.0)
+    return signal
+
+
+def _like(model: Model) -> Array:
+    """New subsets like those that a model knows: parts of two of them, or mixtures halfway between."""
+    rows, rng = model.subsets, np.random.default_rng(0)
+    first, second = rng.integers(len(rows), size=(2, TYPICAL_SUBSETS))
+    if not model.outcomes.is_binary:
+        return np.asarray((rows[first] + rows[second]) / 2)
+    return np.where(rng.random((TYPICAL_SUBSETS, rows.shape[1])) < 0.5, rows[first], rows[second])
+
+
 def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ...]:
     """Return the rungs of what `whence.fit` is given as estimates, with the targets of the true runs.
 
@@ -163,6 +227,10 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
             table = replace(
                 table.targets(truth.target_names), subsets=table.subsets[:, order], task_names=truth.task_names
             )
+            if table.n_runs > CHOICE_RUNS:
+                # Too many to hold each of them out once: those of the true runs stay out altogether.
+                run = {row.tobytes() for row in truth.subsets + 0.0}
+                table = table.rows(np.array([row.tobytes() not in run for row in table.subsets + 0.0]))
             model = fit(table, seed=seed)
         columns = np.array([model.target_names.index(target) for target in truth.target_names])
         rungs.append(Rung.of(str(name), model, columns))

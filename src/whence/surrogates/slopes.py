@@ -1,28 +1,35 @@
 """Slopes of estimates: how much of the truth moves with each kind of estimate, learned from few true runs.
 
-The part of :mod:`.fused` that decides how far estimates are trusted. A target's own slope from a handful of runs is
-mostly noise. The targets share one, from which each departs as far as its runs insist (an empirical Bayes estimate),
-and where even the shared one is uncertain it stays near what estimates are made to have: the spread of the truth.
+The part of :mod:`.fused` that decides how far estimates are trusted. What is not known is the correlation r of the
+truth with a combination b of the estimates (their shares): useless estimates have r = 0, and perfect ones r = 1. Every
+r and b of a grid is judged by the true runs. Targets share their prior over the grid, which is learned from all of them
+(empirical Bayes); it starts with even odds that the estimates are useless.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
+from scipy.special import softmax
 
 from whence.surrogates.kernels import Array
 
-# Standard deviation of the shared slope before any true run, in units of the ratio of spreads.
-PRIOR_STD = 0.5
-# Least, usual and most that targets differ from the shared slope (standard deviation), in the same units.
-LEAST_OWN, TYPICAL_OWN, MOST_OWN = 0.1, 0.25, 1.0
+# Correlations with the truth that are considered, and how likely it is at first that there is none.
+CORRELATIONS = np.array([0.15, 0.3, 0.45, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99, 0.997])
+USELESS = 0.4
+# Shares of the estimates in their combination are multiples of one over this; the finest for two kinds.
+SHARES = {1: 1, 2: 4, 3: 4, 4: 3}
 # How many runs, and how many targets, prior guesses are worth.
-PRIOR_RUNS, PRIOR_TARGETS = 3, 10
+PRIOR_RUNS, PRIOR_TARGETS = 3, 4
+# A ratio of spreads that is off by more than this factor is taken as it is: the units differ.
+LIKELY_FACTOR = 3.0
 # From so many runs on, those that are so many times as far off as most others are brought back.
 TAMED_RUNS, FAR = 8, 2.0
-# Beyond so many standard deviations a run counts as an outlier (Huber 1964), found in so many passes.
-HUBER, PASSES = 1.5, 5
+PASSES = 5
+# How far a slope may lie from a point of the grid, in units of the target.
+GRID_STEP = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,28 +40,30 @@ class Slopes:
     ----------
     mean : (R, T)
     covariance : (T, R, R)
-    shared : (R,)
-        What the targets have in common.
+    useful : (T,)
+        How likely it is that the estimates say anything about the target.
     """
 
     mean: Array
     covariance: Array
-    shared: Array
+    useful: Array
 
 
 def typical_ratio(estimates: Array, truth: Array, spread: Array) -> Array:
     """Return how much wider the truth (m, T) spreads than the estimates (R, m, T), typical of the targets, (R,).
 
-    With few runs it is drawn towards 1: estimates have the unit of the truth. ``spread`` (R, T) is that of estimates as
-    they came, of which a surrogate may have found little to depend on the subset: that little is not to be blown up.
+    With few runs it is drawn towards 1, since estimates usually have the unit of the truth, unless it is so far from 1
+    that they cannot. ``spread`` (R, T) is that of estimates as they came, of which a surrogate may have found little to
+    depend on the subset: that little is not to be blown up.
     """
     m = len(truth)
     if m < 2:
         return np.ones(len(estimates))
     wide, narrow = tamed(truth).std(0), np.maximum(estimates.std(1), spread)
     ratios = np.divide(wide, narrow, out=np.full(narrow.shape, np.nan), where=(narrow > 0) & (wide > 0))
-    logs = [np.median(np.log(row[~np.isnan(row)])) if (~np.isnan(row)).any() else 0.0 for row in ratios]
-    return np.asarray(np.exp(np.array(logs) * (m - 1) / (m - 1 + PRIOR_RUNS)))
+    logs = np.array([np.median(np.log(row[~np.isnan(row)])) if (~np.isnan(row)).any() else 0.0 for row in ratios])
+    doubt = PRIOR_RUNS / (1 + (logs / np.log(LIKELY_FACTOR)) ** 4)
+    return np.asarray(np.exp(logs * (m - 1) / (m - 1 + doubt)))
 
 
 def tamed(values: Array) -> Array:
@@ -76,8 +85,7 @@ def tamed(values: Array) -> Array:
 def pooled_variance(variance: Array, expected: Array, n_runs: int) -> Array:
     """Return variances (T,) of few runs, drawn towards what is typical of targets of their ``expected`` variance.
 
-    A target that happens to be fitted well would else be given a slope of its own, and be certain of it. Each is
-    worth its runs, the typical one as many as `PRIOR_RUNS`; and so is, for the typical one, the expectation.
+    Each is worth its runs, the typical one as many as `PRIOR_RUNS`; and so is, for the typical one, the expectation.
 
     >>> pooled_variance(np.array([1.0, 1.0, 1e-9]), np.ones(3), 1000).round(2).tolist()
     [1.0, 1.0, 0.0]
@@ -88,45 +96,95 @@ def pooled_variance(variance: Array, expected: Array, n_runs: int) -> Array:
     return own * variance + prior * np.where(known, typical * expected, variance)
 
 
-def learn_slopes(estimates: Array, truth: Array, scale: Array, unit: Array) -> Slopes:
+def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, overlap: Array, signal: Array) -> Slopes:
     """Return the slopes of the truth on the estimates.
+
+    With combination b and correlation r, the truth is r·scale·(Σ_r b_r c_r / spread_r) / norm + √(1 − r²)·scale·δ: what
+    estimates leave over shrinks as they explain more.
 
     Parameters
     ----------
     estimates, truth : (R, m, T), (m, T)
-        At the true runs, centred and whitened: what the estimates leave over has variance scale² in every row.
+        At the true runs, centred and whitened by the covariance of δ.
+    spread : (R, T)
+        Standard deviation of the estimates over subsets.
     scale : (T,)
-    unit : (R,)
-        Slopes that make estimates as wide as the truth; see `typical_ratio`.
+        Standard deviation of the truth over subsets.
+    overlap : (R, R)
+        Correlation of the kinds of estimates with each other.
+    signal : (R,)
+        How clearly each kind depends on the subset at all, from 0 to 1.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> cheap = rng.normal(size=(1, 40, 20))
     >>> truth = 0.5 * cheap[0] + 0.1 * rng.normal(size=(40, 20))
-    >>> slopes = learn_slopes(cheap, truth, np.full(20, 0.1), np.ones(1))
-    >>> slopes.shared.round(1).tolist(), slopes.mean.shape
-    ([0.5], (1, 20))
+    >>> slopes = learn_slopes(cheap, truth, np.ones((1, 20)), np.full(20, 0.51), np.ones((1, 1)), np.ones(1))
+    >>> slopes.mean.mean().round(1), slopes.useful.min().round(1)
+    (np.float64(0.5), np.float64(1.0))
     """
-    # In units of the prior: all numbers below are of order one.
-    C = (estimates * unit[:, None, None]).transpose(2, 1, 0)  # (T, m, R)
-    noise = np.maximum(scale, 1e-12 * (1e-300 + np.abs(truth).max(initial=0.0)))
-    Z, C = (truth / noise).T, C / noise[:, None, None]
-    n_rungs = C.shape[2]
-    start = np.full(n_rungs, 1 / n_rungs)
-    weights = np.ones_like(Z)
-    own = np.full(n_rungs, TYPICAL_OWN)
+    n_rungs, n_runs, n_targets = estimates.shape
+    freedom = n_runs - 1
+    known = (spread > 0) & (scale > 0)
+    unit = np.divide(scale, spread, out=np.zeros_like(spread), where=known)  # (R, T)
+    shares = simplex(n_rungs)
+    norms = np.sqrt(np.maximum(np.einsum("br,rs,bs->b", shares, overlap, shares), 1e-12))
+    # Slopes of every combination and correlation, in units of each target: (G, R); the first is that of no relation.
+    directions = shares / norms[:, None]
+    grid = np.concatenate([np.zeros((1, n_rungs)), (CORRELATIONS[:, None, None] * directions).reshape(-1, n_rungs)])
+    left = np.concatenate([[1.0], np.repeat(1 - CORRELATIONS**2, len(shares))])
+    useful = np.tile(shares @ signal, len(CORRELATIONS)) * (1 - USELESS) / (len(grid) - 1)
+    prior = np.concatenate([[1 - useful.sum()], useful])
+
+    if freedom < 1:
+        # Nothing to judge them by: estimates are taken as they are.
+        even = np.full(n_rungs, 1 / n_rungs)
+        spread_of_grid = np.einsum("g,gr,gs->rs", prior, grid - even, grid - even)
+        covariance = np.broadcast_to(spread_of_grid, (n_targets, n_rungs, n_rungs))
+        return _in_units(
+            np.broadcast_to(even, (n_targets, n_rungs)), covariance, unit, 1 - prior[0] + np.zeros(n_targets)
+        )
+    C = (estimates * unit[:, None, :]).transpose(2, 1, 0)  # (T, m, R)
+    moments = np.einsum("tir,it->tr", C, truth)
+    squares = np.einsum("tir,tis->trs", C, C)
+    rest = (truth**2).sum(0)[:, None] - 2 * moments @ grid.T + np.einsum("gr,trs,gs->tg", grid, squares, grid)
+    ratio = np.divide(np.maximum(rest, 0.0), scale[:, None] ** 2, out=np.zeros_like(rest), where=scale[:, None] > 0)
+    # The scale of what is left over is itself uncertain: integrated over, as if `PRIOR_RUNS` runs had shown it.
+    fit = -(freedom + PRIOR_RUNS) / 2 * np.log1p(ratio / left / PRIOR_RUNS)
+    likelihood = fit - freedom / 2 * np.log(left)
+    share = independent((truth / np.maximum(scale, 1e-300)).T) / n_targets
+    shared = prior
     for _ in range(PASSES):
-        precision = np.einsum("tir,ti,tis->trs", C, weights, C)
-        moment = np.einsum("tir,ti,ti->tr", C, weights, Z)
-        shared, uncertainty = _shared(precision, moment, own, start, independent(Z - C @ start))
-        own = _own(precision, moment, own, shared)
-        mean, covariance = _shrunk(precision, moment, own, shared)
-        residual = np.abs(Z - np.einsum("tir,tr->ti", C, mean))
-        weights = HUBER / np.maximum(residual, HUBER)
-    follow = covariance / own**2  # how far a target follows the shared slope
-    covariance = covariance + follow @ uncertainty @ follow.transpose(0, 2, 1)
-    return Slopes((mean * unit).T, covariance * np.outer(unit, unit), shared * unit)
+        belief = softmax(likelihood + np.log(np.maximum(shared, 1e-300)), axis=1)
+        shared = PRIOR_TARGETS * prior + share * belief.sum(0)
+        shared = shared / shared.sum()
+    belief = softmax(likelihood + np.log(np.maximum(shared, 1e-300)), axis=1)  # (T, G)
+    mean = belief @ grid
+    apart = grid[None] - mean[:, None]
+    covariance = np.einsum("tg,tgr,tgs->trs", belief, apart, apart)
+    # Between the points of the grid, slopes are as the runs have them: many runs end at least squares.
+    noise = np.maximum((belief * rest / freedom).sum(1), 1e-12 * scale**2 + 1e-300)
+    sharp = np.linalg.inv(squares / noise[:, None, None] + np.eye(n_rungs) / GRID_STEP**2)
+    pull = (moments - np.einsum("trs,ts->tr", squares, mean)) / noise[:, None]
+    useful = 1 - belief[:, 0]
+    mean = mean + useful[:, None] * np.einsum("trs,ts->tr", sharp, pull)
+    return _in_units(mean, covariance + useful[:, None, None] * sharp, unit, useful)
+
+
+def _in_units(mean: Array, covariance: Array, unit: Array, useful: Array) -> Slopes:
+    """Slopes of estimates as they are, from those in units of each target (T, R); ``unit`` is (R, T)."""
+    own = unit.T
+    return Slopes((mean * own).T, covariance * own[:, :, None] * own[:, None, :], useful)
+
+
+def simplex(n: int) -> Array:
+    """Return shares of n kinds of estimates that add up to 1, on a lattice, (B, n); for many kinds, one or all."""
+    if n not in SHARES:
+        return np.concatenate([np.eye(n), np.full((1, n), 1 / n)])
+    steps = SHARES[n]
+    counts = [c for c in product(range(steps + 1), repeat=n) if sum(c) == steps]
+    return np.array(counts, np.float64) / steps
 
 
 def independent(residuals: Array) -> float:
@@ -139,38 +197,3 @@ def independent(residuals: Array) -> float:
     products = small @ small.T
     # (Σλ)² / Σλ² of its eigenvalues λ: how many of them matter.
     return float(np.clip(np.trace(products) ** 2 / max((products**2).sum(), 1e-300), 1.0, len(residuals)))
-
-
-def _shared(precision: Array, moment: Array, own: Array, start: Array, n_independent: float) -> tuple[Array, Array]:
-    """The shared slope (R,) and its covariance: each target is evidence of variance P⁻¹ + own², all of them dependent.
-
-    (P⁻¹ + D)⁻¹ = (I + P D)⁻¹ P, which needs no inverse of P: estimates may be alike, or constant.
-    """
-    share = n_independent / len(precision)
-    through = np.linalg.inv(np.eye(len(own)) + precision * own**2)
-    total = share * (through @ precision).sum(0) + np.eye(len(own)) / PRIOR_STD**2
-    covariance = np.asarray(np.linalg.inv((total + total.T) / 2), np.float64)
-    said = share * (through @ moment[:, :, None])[:, :, 0].sum(0)
-    # Estimates of an outcome that fall where it rises do so by chance, until a target's own runs insist.
-    return np.maximum(covariance @ (said + start / PRIOR_STD**2), 0.0), covariance
-
-
-def _shrunk(precision: Array, moment: Array, own: Array, shared: Array) -> tuple[Array, Array]:
-    """The slope of every target (T, R), between its own and the shared one, and its covariance (T, R, R)."""
-    covariance = np.asarray(np.linalg.inv(precision + np.diag(1 / own**2)), np.float64)
-    mean = (covariance @ (moment + shared / own**2)[:, :, None])[:, :, 0]
-    return mean, covariance
-
-
-def _own(precision: Array, moment: Array, own: Array, shared: Array) -> Array:
-    """How much targets differ in truth (R,): one step of expectation–maximisation, by medians over targets.
-
-    Few targets say little about that, and a typical difference counts as much as `PRIOR_TARGETS` of them.
-    """
-    mean, covariance = _shrunk(precision, moment, own, shared)
-    # The median of a squared normal variable is 0.455 of its variance.
-    spread = np.median((mean - shared) ** 2, axis=0) / 0.455
-    shrunk = np.median(np.diagonal(covariance, axis1=1, axis2=2), axis=0)
-    share = len(mean) / (len(mean) + PRIOR_TARGETS)
-    variance = share * (spread + shrunk) + (1 - share) * TYPICAL_OWN**2
-    return np.clip(np.sqrt(variance), LEAST_OWN, MOST_OWN)

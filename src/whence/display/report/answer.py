@@ -18,9 +18,10 @@ from whence.answers.attribution import HELPS, HURTS, Attribution
 from whence.answers.selection import Selection
 from whence.cli.console import decimals, direction, number, span
 from whence.errors import InputError, counted, some_of
-from whence.surrogates.choose import TRUST, Model, trust
+from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL
+from whence.surrogates.trust import TRUST, trust
 
 Phrase = tuple[str, str]  # text and role: "good", "bad", "key" or ""
 # Searching for the best subset takes seconds with so many tasks or targets, and minutes with more.

@@ -29,7 +29,7 @@ from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
-from whence.surrogates.fused import trust_in_estimates
+from whence.surrogates.trust import trust_in_estimates
 
 SUGGESTIONS = 10
 CURVE_SPLITS = 3

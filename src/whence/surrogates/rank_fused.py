@@ -1,0 +1,112 @@
+"""Fusion on ranks: estimates and true runs as normal scores, and which surrogates there are to fuse them."""
+
+from __future__ import annotations
+
+import copy
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.mixture import Array, Mixture
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.rungs import Rung
+from whence.surrogates.warp import RankScale
+
+FUSED, RANK_FUSED, ESTIMATES = "fused", "fused on ranks", "estimates"  # what the surrogates are called
+
+
+class RankFusedSurrogate(Surrogate):
+    """Fusion of normal scores: of estimates and true outcomes that are heavy-tailed, or related by a curve.
+
+    Effects are those of the plain fusion in closed form, and of what the two differ by as a remainder.
+
+    Parameters
+    ----------
+    rungs : tuple of Rung
+    ranked : tuple of Rung
+        The same, `Rung.on_ranks`.
+    random_state : int
+    """
+
+    def __init__(self, rungs: tuple[Rung, ...], ranked: tuple[Rung, ...], *, random_state: int = 0) -> None:
+        self.rungs = rungs
+        self.ranked = ranked
+        self.random_state = random_state
+
+    def __sklearn_clone__(self) -> RankFusedSurrogate:
+        return RankFusedSurrogate(self.rungs, self.ranked, random_state=self.random_state)
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> RankFusedSurrogate:
+        """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T)."""
+        Y = np.asarray(y, np.float64)
+        self.single_target_, self.n_features_in_ = Y.ndim == 1, np.shape(X)[1]
+        self.X_, self.Y_ = np.asarray(X, np.float64), Y.reshape(len(Y), -1)
+        self.scale_, scores = RankScale.learn(self.Y_)
+        self.scored_ = FusedSurrogate(self.ranked, random_state=self.random_state).fit(X, scores)
+        return self
+
+    def unseen(self) -> RankFusedSurrogate:
+        """Return the same surrogate, as it would predict subsets if their estimates had been held out too."""
+        other = copy.copy(self)
+        other.scored_ = self.scored_.unseen()
+        return other
+
+    @cached_property
+    def plain_(self) -> FusedSurrogate:
+        """The plain fusion of the same runs and estimates, fitted when effects are first asked for."""
+        return FusedSurrogate(self.rungs, random_state=self.random_state).fit(self.X_, self.Y_)
+
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
+        """Return predicted outcomes, (n,) or (n, T) as y was; with ``return_std`` also the std of a new true run."""
+        if not return_std:
+            mean = self.scale_.outcome(self.scored_.predict(X))
+            return mean[:, 0] if self.single_target_ else mean
+        mean, std = self.scale_.around(*self.scored_.predict(X, return_std=True))
+        return (mean[:, 0], std[:, 0]) if self.single_target_ else (mean, std)
+
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of the plain fusion, and their posterior std."""
+        return self.plain_.effects(order, mixture)
+
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        """Return the expected outcome (T,) of the plain fusion over the subsets of a mixture."""
+        return self.plain_.mean_outcome(mixture)
+
+    def remainder(self) -> Remainder:
+        """Return what predictions differ by from the closed form of the plain fusion."""
+        plain = self.plain_.remainder()
+
+        def rest(S: Array) -> Array:
+            apart = np.asarray(self.predict(S)).reshape(len(S), -1) - self.plain_.predict(S)
+            return apart if plain is None else apart + plain(S)
+
+        return rest
+
+    def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
+        """Return that of the plain fusion."""
+        return self.plain_.contrast_std(X, contrasts)
+
+    def covariance(self, X: ArrayLike) -> tuple[Array, float]:
+        """Return that of the plain fusion."""
+        return self.plain_.covariance(X)
+
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the fusion of normal scores as plain data, and the scale that leads back to outcomes."""
+        scored = self.scored_.export(subsets, places)
+        if scored is None:
+            return None
+        scale = {"scores": self.scale_.scores[:, places], "outcomes": self.scale_.outcomes[:, places]}
+        return {"kind": "fused on ranks", "scored": scored, "scale": scale}
+
+
+def fusion_candidates(rungs: tuple[Rung, ...], targets: NDArray[np.intp]) -> dict[str, FusedSurrogate]:
+    """Return the surrogates of some targets that estimates allow, by name."""
+    own = tuple(rung.at(targets) for rung in rungs)
+    return {
+        FUSED: FusedSurrogate(own),
+        RANK_FUSED: RankFusedSurrogate(own, tuple(rung.on_ranks() for rung in own)),
+        ESTIMATES: FusedSurrogate(own, kernel=False),
+    }
