@@ -153,10 +153,12 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
     if risk:
         words += f" less {risk:g} std"
 
+    asked = model.only(columns)
+
     def goodness(subsets: Array) -> Array:
         if not risk:
-            return np.asarray(sign * model.predict(subsets)[:, columns].mean(1))
-        mean, std = model.predict(subsets, return_std=True)
+            return np.asarray(sign * asked.predict(subsets)[:, columns].mean(1))
+        mean, std = asked.predict(subsets, return_std=True)
         if np.isnan(std[:, columns]).any():
             raise InputError("The 'risk' needs a predicted std, and this surrogate has none. Use risk=0.")
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
@@ -251,37 +253,47 @@ def _best_additive(model: Model, constraints: Constraints, target: str | None) -
 def _greedy_swaps(
     model: Model, goodness: Callable[[Array], Array], constraints: Constraints, seed: int
 ) -> tuple[Array, int]:
-    """Climb from several starts: the best single addition, removal or swap, until none improves."""
+    """Climb from several starts: the best addition or removal while one improves, then the best swap, and again."""
     rng = np.random.default_rng(seed)
     starts = _starts(model, goodness, constraints, rng)
     best, best_value = starts[0], -np.inf
+    reached: set[bytes] = set()  # starts often climb to the same subset, whose swaps need trying once
     for start in starts:
         current, value = start, goodness(start[None])[0]
-        while True:
-            moves = _moves(current, constraints)
-            if not len(moves):
-                break
-            values = goodness(moves)
-            if values.max() <= value + 1e-12 * abs(value):
-                break
-            current, value = moves[values.argmax()], values.max()
+        steps = [_flips, _swaps]
+        while steps:
+            if steps[0] is _swaps:
+                if current.tobytes() in reached:
+                    break
+                reached.add(current.tobytes())
+            moves = steps[0](current, constraints)
+            values = goodness(moves) if len(moves) else np.array([-np.inf])
+            if values.max() > value + 1e-12 * abs(value):
+                current, value = moves[values.argmax()], values.max()
+                steps = [_flips, _swaps]
+            else:
+                steps = steps[1:]
         if value > best_value:
             best, best_value = current, value
     return best, len(starts)
 
 
-def _moves(subset: Array, constraints: Constraints) -> Array:
-    """All allowed subsets one addition, removal or swap away."""
-    inside = np.flatnonzero((subset == 1) & (constraints.include == 0))
-    outside = np.flatnonzero((subset == 0) & (constraints.exclude == 0))
-    flips = np.concatenate([inside, outside])
-    single = np.repeat(subset[None], len(flips), axis=0)
-    single[np.arange(len(flips)), flips] = 1 - subset[flips]
+def _flips(subset: Array, constraints: Constraints) -> Array:
+    """All allowed subsets one addition or removal away."""
+    free = constraints.free
+    moves = np.repeat(subset[None], len(free), axis=0)
+    moves[np.arange(len(free)), free] = 1 - subset[free]
+    return np.asarray(moves[constraints.allow(moves)])
+
+
+def _swaps(subset: Array, constraints: Constraints) -> Array:
+    """All allowed subsets one exchange of two tasks away."""
+    free = constraints.free
+    inside, outside = free[subset[free] == 1], free[subset[free] == 0]
     drop, add = (grid.ravel() for grid in np.meshgrid(inside, outside))
-    swap = np.repeat(subset[None], len(drop), axis=0)
-    swap[np.arange(len(drop)), drop] = 0
-    swap[np.arange(len(drop)), add] = 1
-    moves = np.vstack([single, swap])
+    moves = np.repeat(subset[None], len(drop), axis=0)
+    moves[np.arange(len(drop)), drop] = 0
+    moves[np.arange(len(drop)), add] = 1
     return np.asarray(moves[constraints.allow(moves)])
 
 
