@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -16,9 +17,11 @@ import whence
 from whence.answers.interactions import Interactions
 from whence.cli import app
 from whence.display.report import collect, write_page, write_report
-from whence.display.report.answer import answer, recommended
+from whence.display.report.answer import answer, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
-from whence.display.report.packing import pack
+from whence.display.report.facts import facts_of
+from whence.display.report.packing import inflated, pack, pack_shown
+from whence.evaluation import noise_ceiling
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
@@ -26,12 +29,15 @@ TASKS = ["code", "math", "law", "news", "chat"]
 def unpacked(packed):
     raw = base64.b64decode(packed["data"])
     size = int(np.prod(packed["shape"]))
-    kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}
+    kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1", "i16": "<i2", "i32": "<i4"}
     if packed["type"] == "bits":
-        values = [(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)]
+        values = np.array([(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)], dtype=float)
     else:
-        values = np.frombuffer(raw, kinds[packed["type"]])
-    return np.array(values, dtype=float).reshape(packed["shape"])
+        values = np.frombuffer(raw, kinds[packed["type"]]).astype(float)
+    if "places" in packed:
+        least = -(2.0 ** (8 * len(raw) / max(size, 1) - 1))
+        values = np.where(values == least, np.nan, values / 10.0 ** packed["places"])
+    return values.reshape(packed["shape"])
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +72,14 @@ def test_packed_arrays_come_back(kind):
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2, (3, 7)) if kind == "bits" else rng.integers(0, 200, (3, 7))
     np.testing.assert_array_equal(unpacked(pack(values, kind)), values)
+
+
+def test_numbers_come_back_as_they_are_shown():
+    values = np.array([0.12345, -2.5, np.nan, 1234.5678])
+    np.testing.assert_array_equal(unpacked(pack_shown(values, 2)), [0.12, -2.5, np.nan, 1234.57])
+    assert pack_shown(values, 2)["type"] == "i32"
+    assert pack_shown(values[:2], 2)["type"] == "i16"
+    np.testing.assert_allclose(unpacked(pack_shown([1.2345e-12], 14)), [1.2345e-12], rtol=1e-6)
 
 
 def test_floats_come_back_bit_by_bit():
@@ -131,11 +145,15 @@ def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
 # ---- the answer ------------------------------------------------------------------------------------------
 
 
+def known(model, target=0):
+    return facts_of(model, target, ceiling=noise_ceiling(model.outcomes))
+
+
 def test_the_answer_names_what_attribution_and_selection_say(model):
     scores = whence.attribute(model)
-    found = recommended(model, 0, scores)
-    assert found.selection.tasks == whence.select(model, target="loss").tasks
-    said = answer(model, 0, scores, found)
+    facts = known(model)
+    assert facts.selection.tasks == whence.select(model, target="loss").tasks
+    said = answer(facts, model.outcomes, scores)
     tasks, subset = text_of(said["tasks"]), text_of(said["subset"])
     assert tasks.startswith("For loss (lower is better), ")
     assert re.search(r"code and math help; law hurts", tasks)
@@ -145,6 +163,7 @@ def test_the_answer_names_what_attribution_and_selection_say(model):
     assert "90% interval" in subset
     assert "of 29 runs" in subset
     assert said["trust"] == "Predictions can be relied on within the range of the runs."
+    assert said["level"] == "good"
 
 
 def test_the_recommended_subset_stays_among_subsets_like_the_runs():
@@ -155,7 +174,7 @@ def test_the_recommended_subset_stays_among_subsets_like_the_runs():
     with pytest.warns(whence.DataWarning):
         model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     sizes = S.sum(1)
-    found = recommended(model, 0, whence.attribute(model, "inclusion")).selection
+    found = known(model).selection
     assert sizes.min() <= found.subset.sum() <= sizes.max()
     assert found.subset[5] == 1
     assert found.subset[4] == 0
@@ -165,30 +184,22 @@ def test_a_mixture_beyond_the_runs_is_said_to_be():
     S = np.random.default_rng(0).dirichlet(np.full(3, 20.0), 30)
     runs = whence.Outcomes(S, S[:, 0], ["a", "b", "c"], ["reward"], True)
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    scores = whence.attribute(model, "shift")
-    said = text_of(answer(model, 0, scores, recommended(model, 0, scores))["subset"])
-    assert said.endswith("No run had as much a: measure it before you rely on it.")
-
-
-def test_many_targets_get_the_tasks_of_best_score(monkeypatch, model):
-    monkeypatch.setattr("whence.display.report.answer.SEARCHED_TARGETS", 0)
-    scores = whence.attribute(model)
-    found = recommended(model, 0, scores).selection
-    assert found.how == "the tasks of best inclusion score"
-    assert "law" not in found.tasks
+    facts = known(model)
+    facts = replace(facts, selection=replace(facts.selection, subset=np.array([1.0, 0.0, 0.0]), tasks=("a",)))
+    assert text_of(subset_in_words(facts, runs)).endswith("No run had as much a: measure it before you rely on it.")
 
 
 def test_nothing_is_claimed_of_runs_that_tell_nothing():
     rng = np.random.default_rng(1)
-    S = rng.integers(0, 2, (20, 4)).astype(float)
+    S = rng.integers(0, 2, (20, 5)).astype(float)
     runs = whence.Outcomes(S, rng.normal(size=20), target_names=["loss"])
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     scores = whence.attribute(model)
-    said = answer(model, 0, scores, recommended(model, 0, scores))
     unclear = (scores.verdicts() == "not distinguishable from zero").all()
-    assert ("no task can be told to help or hurt" in text_of(said["tasks"])) == unclear
-    assert said["trust"] == "Not checked on held-out runs: treat every number as a guess."
-    assert "better by" not in text_of(said["subset"])
+    assert ("no task can be said to help or hurt" in text_of(tasks_in_words(scores, 0))) == unclear
+    facts = known(model)
+    assert trust_in_words(facts) == "Not checked on held-out runs: treat every number as a guess."
+    assert "better by" not in text_of(subset_in_words(facts, runs))
 
 
 # ---- the document ----------------------------------------------------------------------------------------
@@ -203,9 +214,8 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
     words = np.array(["helps", "hurts", "not distinguishable from zero"])
     np.testing.assert_array_equal(words[unpacked(document["attribution"]["verdict"]).astype(int)], scores.verdicts().T)
     own = document["pairs"]["targets"][1]
-    a, b = unpacked(own["a"]).astype(int), unpacked(own["b"]).astype(int)
-    assert len(a) == 10
-    np.testing.assert_allclose(unpacked(own["score"]), pairs.scores[a, b, 1], rtol=1e-6)
+    a, b = np.triu_indices(5, 1)
+    np.testing.assert_array_equal(unpacked(own["score"]), pairs.scores[a, b, 1].round(own["places"]))
     assert sorted(own["order"]) == list(range(5))
     np.testing.assert_array_equal(unpacked(document["runs"]["subsets"]), runs.subsets)
     np.testing.assert_array_equal(unpacked(document["runs"]["values"]), runs.values.T)
@@ -275,8 +285,8 @@ def test_the_page_is_whole_and_loads_nothing(document, tmp_path):
     write_page(document, path)
     text = path.read_text(encoding="utf-8")
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(data)["runs"]["tasks"] == TASKS
+    (data,) = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', text, re.DOTALL)
+    assert inflated(data)["runs"]["tasks"] == TASKS
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; script-src 'sha256-{digest}'" in text

@@ -1,19 +1,26 @@
-"""Arrays as text: what a page holds of numbers that must arrive in the browser bit by bit.
+"""Numbers as text: arrays that arrive in the browser bit by bit, and the whole document deflated.
 
 A packed array is ``{"type": …, "shape": …, "data": base64}``, little-endian, row by row; ``unpack`` in ``core.js`` is
-its counterpart. Everything that is only shown may be rounded to float32; what is computed with stays float64.
+its counterpart. What the page computes with stays float64. What it only shows is sent as float32 (seven digits), or,
+where there are very many numbers, with the decimals it is shown with.
 """
 
 from __future__ import annotations
 
 import base64
+import json
+import zlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from whence.cli.console import plain
+
 Packed = dict[str, Any]
-TYPES = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}
+TYPES = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1", "i16": "<i2", "i32": "<i4"}
+NONE = {"i16": -(2**15), "i32": -(2**31)}  # stands for NaN
 
 
 def pack(values: ArrayLike, kind: str = "f64") -> Packed:
@@ -22,7 +29,7 @@ def pack(values: ArrayLike, kind: str = "f64") -> Packed:
     Parameters
     ----------
     values : array-like
-    kind : {"f64", "f32", "u32", "u8", "bits"}
+    kind : {"f64", "f32", "u32", "u8", "i16", "i32", "bits"}
         How each number is stored; "bits" is for arrays of zeros and ones.
 
     Examples
@@ -34,3 +41,38 @@ def pack(values: ArrayLike, kind: str = "f64") -> Packed:
     raw = np.packbits(array != 0) if kind == "bits" else array.astype(TYPES[kind])
     text = base64.b64encode(np.ascontiguousarray(raw).tobytes()).decode("ascii")
     return {"type": kind, "shape": list(array.shape), "data": text}
+
+
+def pack_shown(values: ArrayLike, places: int) -> Packed:
+    """Return numbers as text with the decimals they are shown with: what is shown is exact, and nothing more is sent.
+
+    Examples
+    --------
+    >>> pack_shown([0.1234, -0.5], 2)
+    {'type': 'i16', 'shape': [2], 'data': 'DADO/w==', 'places': 2}
+    """
+    array = np.asarray(values, dtype=np.float64)
+    units = np.round(array * 10.0**places)
+    largest = float(np.abs(units[np.isfinite(units)]).max(initial=0.0))
+    if places > 7 or largest >= 2**31 or np.isinf(array).any():
+        return pack(array, "f32")  # shown as a power of ten
+    kind = "i16" if largest < 2**15 else "i32"
+    return pack(np.where(np.isnan(units), NONE[kind], units), kind) | {"places": places}
+
+
+def deflated(document: Mapping[str, Any]) -> str:
+    """Return a document as the base64 text of its deflated JSON: no name in it can be taken for markup."""
+    text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def inflated(text: str) -> dict[str, Any]:
+    """Return the document again.
+
+    Examples
+    --------
+    >>> inflated(deflated({"lds": [0.5, float("nan")]}))
+    {'lds': [0.5, None]}
+    """
+    found: dict[str, Any] = json.loads(zlib.decompress(base64.b64decode(text)))
+    return found

@@ -5,14 +5,32 @@ const MISSING = "–";
 
 // The counterpart of packing.py: {type, shape, data} → a typed array, row by row.
 function unpack(packed) {
-  const text = atob(packed.data);
-  const bytes = Uint8Array.from(text, (c) => c.charCodeAt(0));
+  const bytes = bytesOf(packed.data);
   const size = packed.shape.reduce((a, b) => a * b, 1);
   if (packed.type === "bits") {
     return Uint8Array.from({ length: size }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
   }
-  const kinds = { f64: Float64Array, f32: Float32Array, u32: Uint32Array, u8: Uint8Array };
-  return new kinds[packed.type](bytes.buffer, 0, size);
+  const kinds = {
+    f64: Float64Array,
+    f32: Float32Array,
+    u32: Uint32Array,
+    u8: Uint8Array,
+    i16: Int16Array,
+    i32: Int32Array,
+  };
+  const found = new kinds[packed.type](bytes.buffer, 0, size);
+  if (packed.places === undefined) return found;
+  // With the decimals it is shown with; the least number stands for one that is missing.
+  const none = packed.type === "i16" ? -(2 ** 15) : -(2 ** 31);
+  return Float64Array.from(found, (units) => (units === none ? NaN : units / 10 ** packed.places));
+}
+
+const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+// The document of the page, which travels deflated.
+async function inflated(text) {
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
 }
 
 // Row i of an array that was unpacked with this shape.

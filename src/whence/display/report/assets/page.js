@@ -162,14 +162,9 @@ function showAnswer(report, state) {
     ),
     tile(`Best of ${counted(answer.runs, "run")}`, number(answer.best_run, places), `measured; ${direction}`),
   ];
-  if (everything) {
-    const known = finite(everything.measured);
+  if (finite(everything.value)) {
     tiles.push(
-      tile(
-        "With all tasks",
-        number(known ? everything.measured : everything.predicted, places),
-        known ? "measured" : "predicted",
-      ),
+      tile("With all tasks", number(everything.value, places), everything.measured ? "measured" : "predicted"),
     );
   }
   const ceiling = report.doc.trust.ceiling.value[state.target];
@@ -186,4 +181,5 @@ function showAnswer(report, state) {
   byId("found").textContent = `How the recommended subset was found: ${answer.how}.`;
 }
 
-const page = new Page(JSON.parse(byId("data").textContent));
+let page = null;
+inflated(byId("data").textContent).then((doc) => (page = new Page(doc)));

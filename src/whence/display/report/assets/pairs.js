@@ -8,18 +8,28 @@ function pairsOf(report, target) {
   const { pairs } = report.doc;
   const own = pairs.targets?.[target];
   if (!own) return null;
-  const a = unpack(own.a);
-  const b = unpack(own.b);
-  const effects = report.effectsOf(own);
+  const [score, below, above, verdict] = ["score", "below", "above", "verdict"].map((name) => unpack(own[name]));
+  const [a, b] = own.a ? [unpack(own.a), unpack(own.b)] : allPairs(report.K);
   const list = Array.from(a, (first, i) => ({
     a: first,
     b: b[i],
-    score: effects.score[i],
-    low: effects.low[i],
-    high: effects.high[i],
-    verdict: effects.verdict[i],
+    score: score[i],
+    low: score[i] - below[i],
+    high: score[i] + above[i],
+    verdict: verdict[i],
   }));
   return { list, order: own.order, places: own.places, words: pairs.words };
+}
+
+function allPairs(tasks) {
+  const [a, b] = [[], []];
+  for (let k = 0; k < tasks; k++) {
+    for (let l = k + 1; l < tasks; l++) {
+      a.push(k);
+      b.push(l);
+    }
+  }
+  return [a, b];
 }
 
 function showPairs(report, state, actions) {

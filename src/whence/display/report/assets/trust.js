@@ -8,7 +8,7 @@ function showTrust(report, state, actions) {
   byId("trust-intro").textContent = `${answer.trust} ${report.doc.trust.estimates}`;
   fill("scatter", ...scatter(report, state, held, actions));
   fill("methods", ...methods(report, state));
-  fill("curve", ...curve(report));
+  fill("curve", ...curve(report, answer.more));
   fill("worst", ...worst(report, state, held, actions));
   fill(
     "concerns",
@@ -149,12 +149,13 @@ function meter(value, most, strong = false) {
   );
 }
 
-function curve(report) {
+function curve(report, words) {
   const found = report.doc.trust.curve;
-  if (!found) return [];
+  const said = [el("h3", {}, "Would more runs help?"), el("p", { class: "note", id: "more" }, words)];
+  if (!found) return said;
   const { sizes, mean: middle, low, high } = found;
   const known = sizes.map((_, i) => i).filter((i) => finite(middle[i]));
-  if (known.length < 2) return [];
+  if (known.length < 2) return said;
   const width = Math.min(520, widthOf(byId("curve")));
   const height = 190;
   const ceilings = report.doc.trust.ceiling.value.filter(finite);
@@ -187,12 +188,12 @@ function curve(report) {
     );
   }
   return [
-    el("h3", {}, "Would more runs help?"),
+    ...said,
     canvas(width, height, "Rank correlation on held-out runs by number of runs learned from", parts),
     el(
       "figcaption",
       {},
-      `${found.words} Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`,
+      `Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`,
     ),
   ];
 }
