@@ -31,7 +31,7 @@ def answer(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
     return {
         "tasks": tasks_in_words(scores, scores.target_names.index(facts.target)),
         "subset": subset_in_words(facts, runs),
-        "use": _named(facts, runs),
+        "use": _in_short(facts, runs, scores),
         "trust": trust_in_words(facts),
         "level": level_of(facts),
         "weak": level_of(facts) in ("too weak", "unchecked"),  # then the doubt comes before the answer
@@ -179,6 +179,19 @@ def _named(facts: Facts, runs: Outcomes) -> str:
     if len(outside) * 3 <= len(found.tasks):
         return f"all but {_with_and(outside, 8)}"
     return _with_and(found.tasks, 8) if found.tasks else "no task"
+
+
+def _in_short(facts: Facts, runs: Outcomes, scores: Attribution) -> str:
+    """The subset in a few words: of many tasks, those that help most come first."""
+    found = facts.selection
+    if not runs.is_binary or len(found.tasks) in (0, runs.n_tasks):
+        return _named(facts, runs)
+    outside = [name for name in runs.task_names if name not in set(found.tasks)]
+    if len(outside) <= min(3, len(found.tasks)):
+        return f"all but {_with_and(outside, 3)}"
+    goodness = scores.scores[:, scores.target_names.index(facts.target)] * (1 if facts.up else -1)
+    order = np.argsort(-goodness, kind="stable")
+    return some_of([runs.task_names[k] for k in order if found.subset[k] > 0], 3)
 
 
 def _with_and(names: Iterable[str], limit: int) -> str:

@@ -38,6 +38,7 @@ MATRIX_TASKS = 60  # tasks of an interaction matrix that a person can still read
 PARTNERS = 3  # kept of each task beyond the matrix
 PAIR_WORK = 2e11  # multiplications that all pairs may cost: about half a minute
 PAIR_TARGETS = 40  # targets whose pairs are in the page
+SAME_TOTAL = 0.01  # rounded weights add up to the same within this share of it
 TRIAL_SCORES = ("lds", "residual_error", "coverage")
 METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 
@@ -99,10 +100,19 @@ def _runs(model: Model) -> dict[str, Any]:
         "description": "; ".join([repr(runs).removeprefix("Outcomes: "), *_estimates(model)]),
         "count": runs.n_runs,
         "binary": runs.is_binary,
+        "total": _total(runs),
         "tasks": list(runs.task_names),
         "subsets": pack(runs.subsets, "bits" if runs.is_binary else "f64"),
         "values": pack(runs.values.T),
     }
+
+
+def _total(runs: Outcomes) -> float | None:
+    """What the weights of every run add up to, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
+    totals = runs.subsets.sum(1)
+    if runs.is_binary or np.ptp(totals) > SAME_TOTAL * np.median(totals):
+        return None
+    return float(np.median(totals))
 
 
 def _estimates(model: Model) -> list[str]:

@@ -83,6 +83,9 @@ function build(node, attributes, children) {
 // Children may come in lists of lists, and those that are not there as null.
 const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined);
 
+// A name that may be broken after a separator, and inside a word only where there is no other way.
+const named = (name) => name.split(/(?<=[_\-/.:,])(?=[^\s])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+
 const byId = (id) => document.getElementById(id);
 
 function put(node, ...children) {

@@ -28,8 +28,7 @@ class Report {
       totals.push(subset.reduce((a, b) => a + b, 0));
     }
     this.sizes = [totals.reduce((a, b) => Math.min(a, b)), totals.reduce((a, b) => Math.max(a, b))];
-    const same = this.sizes[1] - this.sizes[0] <= 1e-3 * this.sizes[1];
-    this.total = !this.binary && same ? mean(totals) : null;
+    this.total = runs.total; // of the weights of a mixture, where all runs have the same; else null
   }
 
   effectsOf(doc) {
@@ -60,6 +59,17 @@ class Report {
     const sign = this.targets[target].up ? 1 : -1;
     const score = (k) => sign * this.effect(k, target).score;
     return [...this.tasks.keys()].sort((a, b) => score(b) - score(a));
+  }
+
+  // The mixture as near as can be to the wanted one that keeps the runs' total, `fixed` being the weight of task k.
+  onBudget(subset, k = -1) {
+    const sum = subset.reduce((a, b) => a + b, 0);
+    const wanted = this.total ?? Math.min(Math.max(sum, this.sizes[0]), this.sizes[1]);
+    if (sum === wanted) return subset;
+    const fixed = k < 0 ? 0 : Math.min(subset[k], wanted);
+    const [others, left] = [sum - (k < 0 ? 0 : subset[k]), wanted - fixed];
+    const even = left / (subset.length - (k < 0 ? 0 : 1));
+    return subset.map((weight, j) => (j === k ? fixed : others > 0 ? (weight * left) / others : even));
   }
 
   averageSubset() {
