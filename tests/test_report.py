@@ -215,7 +215,7 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
     np.testing.assert_array_equal(words[unpacked(document["attribution"]["verdict"]).astype(int)], scores.verdicts().T)
     own = document["pairs"]["targets"][1]
     a, b = np.triu_indices(5, 1)
-    np.testing.assert_array_equal(unpacked(own["score"]), pairs.scores[a, b, 1].round(own["places"]))
+    np.testing.assert_array_equal(unpacked(own["middle"]), pairs.scores[a, b, 1].round(own["places"]))
     assert sorted(own["order"]) == list(range(5))
     np.testing.assert_array_equal(unpacked(document["runs"]["subsets"]), runs.subsets)
     np.testing.assert_array_equal(unpacked(document["runs"]["values"]), runs.values.T)

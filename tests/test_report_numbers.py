@@ -78,6 +78,12 @@ def attributed(model):
     return whence.attribute(model, "shapley" if model.outcomes.is_binary else "shift")
 
 
+def intervals(found):
+    """Middle, low and high of packed intervals."""
+    middle, below, skew = (unpacked(found[name]) for name in ("middle", "below", "skew"))
+    return middle, middle - below, middle + below + skew
+
+
 # ---- the document ----------------------------------------------------------------------------------------
 
 
@@ -122,10 +128,8 @@ def test_scores_and_pairs_are_those_of_attribution(case):
     first, second = np.triu_indices(len(model.task_names), 1)
     for t, found in enumerate(document["pairs"]["targets"]):
         at, shown = (first, second, t), found["places"]
-        score, below, above = (unpacked(found[name]) for name in ("score", "below", "above"))
-        np.testing.assert_array_equal(score, pairs.scores[at].round(shown))
-        np.testing.assert_allclose(score - below, low[at].round(shown), atol=1e-9)
-        np.testing.assert_allclose(score + above, high[at].round(shown), atol=1e-9)
+        for sent, expected in zip(intervals(found), (pairs.scores, low, high), strict=True):
+            np.testing.assert_allclose(sent, expected[at].round(shown), atol=1e-9)
         np.testing.assert_array_equal(unpacked(found["verdict"]), codes(pairs.verdicts())[at])
 
 
@@ -133,10 +137,16 @@ def test_how_far_to_trust_it_is_what_was_held_out(case):
     model, document, _ = case
     trust = document["trust"]
     predicted, std = model.held_out()
-    held = unpacked(trust["runs"]).astype(int)
-    assert set(np.flatnonzero(np.isfinite(predicted).any(1))) == set(held)
-    np.testing.assert_allclose(unpacked(trust["predicted"]), predicted[held].T, rtol=1e-6)
-    np.testing.assert_allclose(unpacked(trust["std"]), std[held].T, rtol=1e-6)
+    for t, found in enumerate(trust["held_out"]):
+        runs, places = np.flatnonzero(np.isfinite(predicted[:, t])), document["targets"][t]["answer"]["places"]
+        mean, half = predicted[runs, t], HALF_WIDTH * std[runs, t]
+        np.testing.assert_array_equal(unpacked(found["runs"]), runs)
+        for sent, expected in zip(intervals(found), (mean, mean - half, mean + half), strict=True):
+            np.testing.assert_allclose(sent, expected.round(places), atol=1e-9)
+        off = np.abs(model.outcomes.values[runs, t] - mean)
+        np.testing.assert_array_equal(unpacked(found["off"]), (off / std[runs, t]).round(1))
+        np.testing.assert_array_equal(unpacked(found["outside"]), off > half)
+        assert found["widest"] == std[runs, t].max()
     ceiling = noise_ceiling(model.outcomes)
     for name, expected in (("value", ceiling.per_target), ("low", ceiling.low), ("high", ceiling.high)):
         np.testing.assert_array_equal(np.array(trust["ceiling"][name], dtype=float), expected)

@@ -256,6 +256,27 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             Q += (moves * shares) @ moves.T
         return self._subset_mean, np.asarray(Q), constant
 
+    def run_variance_parts(self, targets: NDArray[np.int64]) -> dict[str, Floats]:
+        """Return `run_variance` of several targets as arrays: what they share once, and little for each of them."""
+        constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
+        common = {"center": self._subset_mean, "constant": constant}
+        if self._active:
+            lower = np.tril_indices(len(self.coef_))
+            return common | {"quadratic": np.array([self.run_variance(int(t))[1][lower] for t in targets])}
+        spread = (self._beliefs * self._variances)[:, targets].T
+        rest = (spread / self._alphas).sum(1) if self.penalty == "ridge" else np.zeros(len(targets))
+        return common | {
+            "basis": self._basis,
+            "spectrum": self._spectrum,
+            "penalties": np.asarray(self._alphas, np.float64),
+            "penalty": np.asarray(self.alpha_, np.float64)[targets]
+            if len(self._alphas) > 1
+            else np.zeros(len(targets)),
+            "shares": self._beliefs[:, targets].T,
+            "spread": spread,
+            "rest": rest,
+        }
+
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
         centred = np.asarray(X, dtype=np.float64) - self._subset_mean

@@ -2,7 +2,8 @@
 
 A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
 needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so that a page stays small. A fused surrogate is sent as its parts. ``surrogate.js`` is the other half of
+being sent it, so that a page stays small, and with it the dual coefficients of a few hundred measured runs. A fused
+surrogate is sent as its parts. ``surrogate.js`` is the other half of
 this module, formula by formula.
 """
 
@@ -30,6 +31,8 @@ Places = NDArray[np.int64]  # of targets within a surrogate, or of runs within a
 # A browser factors so many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
 # process is less certain, so that the interval can only come out too wide.
 FACTORED_RUNS = 1500
+# So many runs are solved for their dual coefficients while a person does not notice.
+SOLVED_RUNS = 400
 # What the surrogates of all targets may take of a page; targets beyond it are shown but cannot be explored.
 EXPORT_BYTES = 3 << 20
 
@@ -58,7 +61,7 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
         places = np.arange(min(len(part.targets), int(left // each)))
         left -= len(places) * each
         if len(places) and (surrogate := _exported(part, places, model.outcomes, seed)):
-            found.append({"targets": part.targets[places].tolist(), **surrogate})
+            found.append({"targets": part.targets[places].tolist(), **_solvable(surrogate)})
     return found
 
 
@@ -87,18 +90,23 @@ def _exported(part: Part, places: Places, runs: Outcomes, seed: int) -> dict[str
     return found and {**found, "factor": pack(part.factor[places])}
 
 
+def _solvable(found: dict[str, Any]) -> dict[str, Any]:
+    """A posterior of measured outcomes without what the browser can work out from them, where they are few."""
+    if "groups" not in found or found["rows"]["shape"][0] > SOLVED_RUNS:
+        return found
+    groups = [{key: value for key, value in group.items() if key != "dual"} for group in found["groups"]]
+    return {key: value for key, value in found.items() if key != "outcomes"} | {"groups": groups}
+
+
 def _additive(surrogate: AdditiveSurrogate, places: Places) -> dict[str, Any]:
     """The mean is intercept + coef · s, the variance of a run (s − center)ᵀ Q (s − center) + constant."""
-    lower = np.tril_indices(len(surrogate.coef_))
-    forms = [surrogate.run_variance(t) for t in places]
+    variance = surrogate.run_variance_parts(places)
     return {
         "kind": "additive",
         "coef": pack(surrogate.coef_[:, places].T),
         "intercept": pack(surrogate.intercept_[places]),
-        "center": pack(forms[0][0]),
-        "quadratic": pack([form[lower] for _, form, _ in forms]),
-        "constant": pack([constant for _, _, constant in forms]),
         "noise": pack(surrogate.noise_std_[places] ** 2),
+        **{name: pack(array) for name, array in variance.items()},
     }
 
 
@@ -192,8 +200,7 @@ def _process(posterior: Posterior, kept: Any) -> dict[str, Any]:
     return {
         "kernel": _kernel(posterior.kernel),
         "alpha": posterior.alpha,
-        # Of the matrix as it was factored: noise of replicates and jitter included.
-        "diagonal": pack(np.einsum("ij,ij->i", posterior.factor, posterior.factor)),
+        "noise": pack(posterior.noise),
         "dual": pack(posterior.dual[:, kept].T),
         "level": pack(posterior.level[kept]),
         "scale": pack(posterior.scale[kept]),

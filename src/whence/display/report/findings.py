@@ -23,7 +23,7 @@ from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
 from whence.display.report.answer import answer, next_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import Facts, facts_of
-from whence.display.report.packing import pack, pack_shown
+from whence.display.report.packing import pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
@@ -31,6 +31,7 @@ from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
 from whence.surrogates.fused import trust_in_estimates
+from whence.surrogates.posterior import HALF_WIDTH
 
 SUGGESTIONS = 10
 CURVE_SPLITS = 3
@@ -85,7 +86,7 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
         "targets": [_target(facts, model.outcomes, scores) for facts in known],
         "attribution": _attribution(scores),
         "pairs": pairs,
-        "trust": _trust(model, ceiling, curve),
+        "trust": _trust(model, known, ceiling, curve),
         "next": to_measure,
         "surrogates": surrogates,
         "concerns": list(dict.fromkeys([*model.outcomes.concerns(), *told])),
@@ -193,16 +194,13 @@ def _pairs_of_targets(pairs: Interactions) -> list[dict[str, Any]]:
     for target in range(min(len(pairs.target_names), PAIR_TARGETS)):
         order, at = _readable(pairs, target)
         places = _places(pairs.scores[at], pairs.std[at])
-        score, least, most = (np.round(array[at], places) for array in (pairs.scores, low, high))
         listed = {"a": pack(at[0], "u32"), "b": pack(at[1], "u32")} if len(order) < len(pairs.task_names) else {}
         found.append(
             {
                 **listed,  # all pairs, row by row, where they are not given
                 "order": order,
                 "places": places,
-                "score": pack_shown(score, places),
-                "below": pack_shown(score - least, places),  # how far the interval reaches from the score
-                "above": pack_shown(most - score, places),
+                **pack_intervals(pairs.scores[at], low[at], high[at], places),
                 "verdict": pack(codes[at], "u8"),
             }
         )
@@ -248,13 +246,29 @@ def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]
     }
 
 
-def _trust(model: Model, ceiling: Ceiling, curve: LearningCurve | None) -> dict[str, Any]:
+def _held_out(model: Model, known: list[Facts]) -> list[dict[str, Any]]:
+    """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
     predicted, std = model.held_out()
-    held = np.flatnonzero(np.isfinite(predicted).any(1))
+    found = []
+    for t, facts in enumerate(known):
+        runs = np.flatnonzero(np.isfinite(predicted[:, t]))
+        mean, spread = predicted[runs, t], std[runs, t]
+        off = np.abs(model.outcomes.values[runs, t] - mean) / spread
+        found.append(
+            {
+                "runs": pack(runs, "u32"),
+                **pack_intervals(mean, mean - HALF_WIDTH * spread, mean + HALF_WIDTH * spread, facts.places),
+                "off": pack_shown(off, 1),
+                "outside": pack(off > HALF_WIDTH, "bits"),
+                "widest": float(np.fmax.reduce(spread, initial=0.0)),
+            }
+        )
+    return found
+
+
+def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCurve | None) -> dict[str, Any]:
     return {
-        "runs": pack(held, "u32"),
-        "predicted": pack(predicted[held].T, "f32"),
-        "std": pack(std[held].T, "f32"),
+        "held_out": _held_out(model, known),
         "estimates": trust_in_estimates(model) if model.rungs else "",
         "methods": _methods(model),
         "legend": SCORES,

@@ -60,6 +60,19 @@ def pack_shown(values: ArrayLike, places: int) -> Packed:
     return pack(np.where(np.isnan(units), NONE[kind], units), kind) | {"places": places}
 
 
+def pack_intervals(middle: ArrayLike, low: ArrayLike, high: ArrayLike, places: int) -> dict[str, Packed]:
+    """Return numbers and their intervals with the decimals they are shown with.
+
+    How far an interval reaches down, and how much farther up, are small numbers that take little room.
+    """
+    shown, least, most = (np.round(np.asarray(array, np.float64), places) for array in (middle, low, high))
+    return {
+        "middle": pack_shown(shown, places),
+        "below": pack_shown(shown - least, places),
+        "skew": pack_shown((most - shown) - (shown - least), places),
+    }
+
+
 def deflated(document: Mapping[str, Any]) -> str:
     """Return a document as the base64 text of its deflated JSON: no name in it can be taken for markup."""
     text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))

@@ -25,6 +25,12 @@ function unpack(packed) {
   return Float64Array.from(found, (units) => (units === none ? NaN : units / 10 ** packed.places));
 }
 
+// The counterpart of pack_intervals: [{score, low, high}].
+function unpackIntervals(packed) {
+  const [middle, below, skew] = [packed.middle, packed.below, packed.skew].map(unpack);
+  return Array.from(middle, (score, i) => ({ score, low: score - below[i], high: score + below[i] + skew[i] }));
+}
+
 const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
 
 // The document of the page, which travels deflated.

@@ -8,16 +8,9 @@ function pairsOf(report, target) {
   const { pairs } = report.doc;
   const own = pairs.targets?.[target];
   if (!own) return null;
-  const [score, below, above, verdict] = ["score", "below", "above", "verdict"].map((name) => unpack(own[name]));
+  const verdict = unpack(own.verdict);
   const [a, b] = own.a ? [unpack(own.a), unpack(own.b)] : allPairs(report.K);
-  const list = Array.from(a, (first, i) => ({
-    a: first,
-    b: b[i],
-    score: score[i],
-    low: score[i] - below[i],
-    high: score[i] + above[i],
-    verdict: verdict[i],
-  }));
+  const list = unpackIntervals(own).map((one, i) => ({ a: a[i], b: b[i], ...one, verdict: verdict[i] }));
   return { list, order: own.order, places: own.places, words: pairs.words };
 }
 
