@@ -17,27 +17,35 @@ import whence
 from whence.answers.interactions import Interactions
 from whence.cli import app
 from whence.display.report import collect, write_page, write_report
-from whence.display.report.answer import answer, subset_in_words, tasks_in_words, trust_in_words
+from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import facts_of
+from whence.display.report.findings import _total
 from whence.display.report.packing import inflated, pack, pack_shown
-from whence.evaluation import noise_ceiling
+from whence.evaluation import LearningCurve, noise_ceiling
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
 
 def unpacked(packed):
+    if packed["type"] == "shown":
+        return shown(**packed)
     raw = base64.b64decode(packed["data"])
     size = int(np.prod(packed["shape"]))
-    kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1", "i16": "<i2", "i32": "<i4"}
+    kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}
     if packed["type"] == "bits":
         values = np.array([(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)], dtype=float)
     else:
         values = np.frombuffer(raw, kinds[packed["type"]]).astype(float)
-    if "places" in packed:
-        least = -(2.0 ** (8 * len(raw) / max(size, 1) - 1))
-        values = np.where(values == least, np.nan, values / 10.0 ** packed["places"])
     return values.reshape(packed["shape"])
+
+
+def shown(type, shape, data, places, least):
+    allowed = [chr(code) for code in range(0x23, 0x110000) if code != 0x5C and not 0xD800 <= code < 0xE000]
+    place = {character: n for n, character in enumerate(allowed[: max(map(ord, data), default=0)])}
+    signed = [0 if n == 0 else -(n + 1) // 2 if n % 2 else n // 2 for n in range(len(place))]
+    steps = [np.nan if c == " " else signed[place[c]] if least is None else least + place[c] for c in data]
+    return np.reshape(np.array(steps, dtype=float) / 10.0**places, shape)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +85,10 @@ def test_packed_arrays_come_back(kind):
 def test_numbers_come_back_as_they_are_shown():
     values = np.array([0.12345, -2.5, np.nan, 1234.5678])
     np.testing.assert_array_equal(unpacked(pack_shown(values, 2)), [0.12, -2.5, np.nan, 1234.57])
-    assert pack_shown(values, 2)["type"] == "i32"
-    assert pack_shown(values[:2], 2)["type"] == "i16"
+    np.testing.assert_array_equal(unpacked(pack_shown(values[2:], 2)), [np.nan, 1234.57])
+    every = np.arange(-40_000, 40_000) / 100  # past the backslash and the codes that are halves of others
+    np.testing.assert_array_equal(unpacked(pack_shown(every, 2)), every)
+    assert unpacked(pack_shown(np.empty((0, 3)), 2)).shape == (0, 3)
     np.testing.assert_allclose(unpacked(pack_shown([1.2345e-12], 14)), [1.2345e-12], rtol=1e-6)
 
 
@@ -200,6 +210,75 @@ def test_nothing_is_claimed_of_runs_that_tell_nothing():
     facts = known(model)
     assert trust_in_words(facts) == "Not checked on held-out runs: treat every number as a guess."
     assert "better by" not in text_of(subset_in_words(facts, runs))
+
+
+# ---- words and numbers -----------------------------------------------------------------------------------
+
+LEVELLED = LearningCurve(np.array([10, 20, 40]), np.array([[0.40], [0.40], [0.40]]))
+RISING = LearningCurve(np.array([10, 20, 40]), np.array([[0.2], [0.4], [0.6]]))
+HELPFUL, LITTLE = "More runs would help", "would add little"
+WORDS = {
+    # correlation, every subset measured, ceiling, curve: the level, what is said, and what must not be
+    "good, rising": (0.95, False, np.nan, RISING, "good", ["relied on", HELPFUL], [LITTLE, "measure more"]),
+    "good, levelled": (0.95, False, 0.97, LEVELLED, "good", ["relied on", LITTLE], [HELPFUL, "measure more"]),
+    "fair": (0.6, False, np.nan, RISING, "fair", ["ranking", HELPFUL], ["relied on", LITTLE]),
+    "weak, levelled": (0.3, False, np.nan, LEVELLED, "weak", ["Weak", LITTLE], [HELPFUL, "measure more", "relied on"]),
+    "weak, rising": (0.3, False, np.nan, RISING, "weak", ["Weak", HELPFUL], [LITTLE]),
+    "noise": (-0.2, False, np.nan, LEVELLED, "too weak", ["Too weak to act on", LITTLE], [HELPFUL, "relied on"]),
+    "all measured": (-0.5, True, np.nan, None, "all measured", ["no answer is extrapolated"], ["weak", "Weak", LITTLE]),
+    "all measured, repeated": (0.1, True, 0.83, RISING, "all measured", ["at most 0.83"], ["weak", HELPFUL]),
+    "unchecked": (np.nan, False, np.nan, None, "unchecked", ["a guess", "Too few runs"], ["relied on", "Weak"]),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_no_two_sentences_of_a_page_disagree(model, name):
+    correlation, complete, ceiling, curve, level, wanted, unwanted = WORDS[name]
+    facts = replace(known(model), correlation=correlation, complete=complete, ceiling=ceiling, curve=curve)
+    said = answer(facts, model.outcomes, whence.attribute(model))
+    page = " ".join([said["trust"], said["more"]] + ([] if complete else [next_in_words(facts, 10)]))
+    assert said["level"] == level
+    assert said["weak"] == (level in ("too weak", "unchecked"))
+    for words in wanted:
+        assert words in page
+    for words in unwanted:
+        assert words not in page
+    assert page.count("add little") in (0, 2)  # of the curve and of the next runs alike
+
+
+def test_a_table_of_all_subsets_is_not_called_weak(tmp_path):
+    S = whence.Exhaustive(allow_empty=True).draw(3)
+    runs = whence.Outcomes(S, 2.0 * S[:, 0] - S[:, 1] + S[:, 0] * S[:, 2], ["a", "b", "c"], ["reward"], True)
+    document = collect(whence.fit(runs))
+    said = document["targets"][0]["answer"]
+    assert said["level"] == "all measured"
+    assert said["trust"].startswith("Every subset like these was measured")
+    assert said["best_run"] == 3.0
+    assert document["next"]["reason"] == "Every subset like the measured ones has been measured."
+    assert "would help" not in said["more"]
+    assert whence.select(whence.fit(runs)).tasks == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"), [(1.0, "about as good as"), (0.5, "better by 0.6 than"), (1.6, "worse than")]
+)
+def test_a_gain_is_that_of_the_numbers_beside_it(model, mean, words):
+    facts = replace(known(model), predicted=mean, low=mean - 0.3, high=mean + 0.3, best_run=1.1, places=1)
+    assert f"{words} the best of 29 runs (1.1)" in text_of(subset_in_words(facts, model.outcomes))
+
+
+@pytest.mark.parametrize(
+    ("weights", "total"),
+    [
+        ([[99.8, 0.0], [50.0, 50.1]], 99.95),
+        ([[0.5, 0.5], [0.2, 0.799], [0.3, 0.701]], 1.0),
+        ([[0.5, 0.5], [0.9, 0.9]], None),
+        ([[1.0, 0.0], [1.0, 1.0]], None),
+    ],
+)
+def test_rounded_mixtures_have_one_total(weights, total):
+    runs = whence.Outcomes(np.array(weights), np.arange(len(weights)))
+    assert _total(runs) == (None if total is None else pytest.approx(total))
 
 
 # ---- the document ----------------------------------------------------------------------------------------

@@ -407,6 +407,82 @@ def test_weights_keep_their_total(browser, mixture):
         np.testing.assert_allclose(page.evaluate("Array.from(page.state.subset)"), weights, rtol=1e-5)
 
 
+def sliders(page, wanted):
+    """Drag every slider to a share of its range, one after the other; the weights after each."""
+    for place in range(page.locator(".weight").count()):
+        page.locator(".weight input[type=range]").nth(place).evaluate(
+            """(input, share) => {
+              input.value = Number(input.min) + share * (Number(input.max) - Number(input.min));
+              input.dispatchEvent(new Event("input", { bubbles: true }));
+            }""",
+            wanted,
+        )
+        yield np.array(page.evaluate("Array.from(page.state.subset)"))
+
+
+def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
+    S = (100 * np.random.default_rng(0).dirichlet(np.ones(4), 40)).round(1)
+    assert np.ptp(S.sum(1)) > 0.05
+    runs = whence.Outcomes(S, S @ np.array([1.0, 0.5, -1.0, 0.0]), TASKS[:4], ["reward"], True)
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    model.report(folder / "percents.html")
+    with opened(browser, folder / "percents.html") as page:
+        assert "the total stays 100" in page.inner_text("#delta-note")
+        for share in (0.9, 0.4, 1.0, 0.0):
+            for weights in sliders(page, share):
+                assert weights.sum() == pytest.approx(100)
+                assert weights.min() >= 0
+        page.fill(".weight:has-text('law') input[type=number]", "250")
+        assert page.evaluate("Array.from(page.state.subset)") == [0, 0, 100, 0]
+    with opened(browser, folder / "percents.html", "#whatif;weights=100,50,50,22") as page:
+        assert page.evaluate("page.state.subset.reduce((a, b) => a + b)") == pytest.approx(100)
+
+
+def test_free_weights_stay_within_the_runs(browser, folder):
+    S = np.random.default_rng(1).random((40, 4)) + 0.2
+    model = whence.fit(whence.Outcomes(S, S.sum(1)), surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    model.report(folder / "free.html")
+    with opened(browser, folder / "free.html") as page:
+        for share in (1.0, 0.0):
+            for weights in sliders(page, share):
+                assert S.sum(1).min() - 1e-9 <= weights.sum() <= S.sum(1).max() + 1e-9
+
+
+def test_names_of_a_map_are_whole_and_break_between_words(browser, folder):
+    names = [f"a-rather-long/name_of.a source number {k}" for k in range(12)]
+    S = (np.random.default_rng(2).random((40, 12)) < 0.5).astype(float)
+    runs = whence.Outcomes(S, S @ np.random.default_rng(3).normal(size=(12, 2)), names, ["first target", "second"])
+    whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None).report(folder / "long.html")
+    for width in (360, 1200):
+        with opened(browser, folder / "long.html", width=width) as page:
+            for picture in ("#heat", "#matrix"):
+                texts = page.evaluate(
+                    """(picture) => { const box = document.querySelector(`${picture} svg`).getBoundingClientRect();
+                      return [...document.querySelectorAll(`${picture} text`)].map((text) => {
+                        const own = text.getBoundingClientRect();
+                        return [text.textContent, own.left >= box.left - 1 && own.top >= box.top - 1
+                          && own.right <= box.right + 1];
+                      }); }""",
+                    picture,
+                )
+                assert set(names) <= {text for text, _ in texts}
+                assert all(inside for _, inside in texts)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator(".chip .name wbr").count() == 12 * 4
+            assert page.locator(".chip .name").first.inner_text() in names
+
+
+def test_the_answer_of_every_target_is_in_one_table(browser, several):
+    model, path = several
+    with opened(browser, path) as page:
+        rows = page.locator("#summary-table tbody tr")
+        assert rows.count() == 3
+        rows.nth(2).locator("button").click()
+        at_rest(page)
+        assert page.input_value("#target") == "2"
+        assert "chosen" in rows.nth(2).get_attribute("class")
+
+
 def test_names_are_never_markup(browser, folder):
     S = whence.Exhaustive().draw(6, 40, seed=1)
     source = {"source": "</title><script>alert(3)</script>.csv"}

@@ -257,7 +257,7 @@ UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
 TRUST = (
     (0.8, "Predictions can be relied on within the range of the runs."),
     (0.5, "Good for ranking subsets; check the chosen one with a real run."),
-    (0.25, "Weak: trust only the largest effects, and measure more runs."),
+    (0.25, "Weak: trust only the largest effects."),
     (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
 )
 
@@ -276,7 +276,7 @@ def trust(correlation: float, n_subsets: int) -> str:
     """
     words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
     if words != UNCHECKED and n_subsets < FEW_SUBSETS:
-        words += f" Judged by {n_subsets} subsets only: it may be luck, either way."
+        words += f" Judged on {n_subsets} subsets only, so this score is itself uncertain."
     return words
 
 

@@ -92,7 +92,8 @@ def _exported(part: Part, places: Places, runs: Outcomes, seed: int) -> dict[str
 
 def _solvable(found: dict[str, Any]) -> dict[str, Any]:
     """A posterior of measured outcomes without what the browser can work out from them, where they are few."""
-    if "groups" not in found or found["rows"]["shape"][0] > SOLVED_RUNS:
+    n_runs = found["rows"]["shape"][0] if "groups" in found else np.inf
+    if n_runs > min(SOLVED_RUNS, FACTORED_RUNS):
         return found
     groups = [{key: value for key, value in group.items() if key != "dual"} for group in found["groups"]]
     return {key: value for key, value in found.items() if key != "outcomes"} | {"groups": groups}

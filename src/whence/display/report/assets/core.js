@@ -5,24 +5,26 @@ const MISSING = "–";
 
 // The counterpart of packing.py: {type, shape, data} → a typed array, row by row.
 function unpack(packed) {
+  if (packed.type === "shown") return unpackShown(packed);
   const bytes = bytesOf(packed.data);
   const size = packed.shape.reduce((a, b) => a * b, 1);
   if (packed.type === "bits") {
     return Uint8Array.from({ length: size }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
   }
-  const kinds = {
-    f64: Float64Array,
-    f32: Float32Array,
-    u32: Uint32Array,
-    u8: Uint8Array,
-    i16: Int16Array,
-    i32: Int32Array,
-  };
-  const found = new kinds[packed.type](bytes.buffer, 0, size);
-  if (packed.places === undefined) return found;
-  // With the decimals it is shown with; the least number stands for one that is missing.
-  const none = packed.type === "i16" ? -(2 ** 15) : -(2 ** 31);
-  return Float64Array.from(found, (units) => (units === none ? NaN : units / 10 ** packed.places));
+  const kinds = { f64: Float64Array, f32: Float32Array, u32: Uint32Array, u8: Uint8Array };
+  return new kinds[packed.type](bytes.buffer, 0, size);
+}
+
+// Numbers with the decimals they are shown with, one character each: the counterpart of pack_shown.
+function unpackShown({ data, places, least }) {
+  return Float64Array.from(data, (character) => {
+    let code = character.codePointAt(0);
+    if (code === 0x20) return NaN;
+    if (code >= 0xe000) code -= 0x800;
+    const n = code - 0x23 - (code > 0x5c ? 1 : 0);
+    const steps = least === null ? (n % 2 ? -(n + 1) / 2 : n / 2) : least + n;
+    return steps / 10 ** places;
+  });
 }
 
 // The counterpart of pack_intervals: [{score, low, high}].
