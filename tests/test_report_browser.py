@@ -468,13 +468,12 @@ def test_names_of_a_map_are_whole_and_break_between_words(browser, folder):
                 assert set(names) <= {text for text, _ in texts}
                 assert all(inside for _, inside in texts)
             assert page.evaluate("document.documentElement.scrollWidth") <= width
-            assert page.locator(".chip .name wbr").count() == 12 * 4
+            assert page.locator(".chip .name wbr").count() == 12 * 5
             assert page.locator(".chip .name").first.inner_text() in names
 
 
 def test_the_answer_of_every_target_is_in_one_table(browser, several):
-    model, path = several
-    with opened(browser, path) as page:
+    with opened(browser, several[1]) as page:
         rows = page.locator("#summary-table tbody tr")
         assert rows.count() == 3
         rows.nth(2).locator("button").click()

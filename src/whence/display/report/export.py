@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.display.report.packing import Packed, pack
+from whence.display.report.packing import pack
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model, Part
@@ -209,24 +209,46 @@ def _process(posterior: Posterior, kept: Any) -> dict[str, Any]:
 
 
 def _kernel(kernel: Kernel) -> list[dict[str, Any]]:
-    found = []
+    found: list[dict[str, Any]] = []
     for variance, part in zip(kernel.variances, kernel.parts, strict=True):
         if variance <= 0:
             continue
-        numbers: dict[str, float | int | Packed]
         if isinstance(part, Constant):
-            kind, numbers = "constant", {}
+            own: dict[str, Any] = {"part": "constant"}
         elif isinstance(part, Polynomial):
-            numbers = {"degree": part.degree, "offset": part.offset, "weights": pack(part.weights)}
-            kind = "polynomial"
+            own = {"part": "polynomial", "degree": part.degree, "offset": part.offset, "weights": part.weights}
         elif isinstance(part, RBF):
-            kind, numbers = "rbf", {"rates": pack(part.rates)}
+            own = {"part": "rbf", "weights": part.rates}
         elif isinstance(part, Size):
-            kind, numbers = "size", {"rate": part.rate, "offset": part.offset, "direction": pack(part.direction)}
+            own = {"part": "size", "rate": part.rate, "offset": part.offset, "weights": part.direction}
         else:
             raise TypeError(f"No page knows the kernel part {type(part).__name__}.")
-        found.append({"part": kind, "variance": variance, **numbers})
+        found.append(own | {"variance": variance})
+    return _weights_once(found)
+
+
+def _weights_once(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of a kernel with their weights packed, or as a multiple ("times") of those of an earlier part ("like")."""
+    found: list[dict[str, Any]] = []
+    for part in parts:
+        own = dict(part)
+        if "weights" in part:
+            for place, earlier in enumerate(parts[: len(found)]):
+                if (times := _multiple(part["weights"], earlier.get("weights"))) is not None:
+                    own |= {"weights": None, "like": place, "times": times}
+                    break
+            else:
+                own["weights"] = pack(part["weights"])
+        found.append(own)
     return found
+
+
+def _multiple(weights: Any, others: Any) -> float | None:
+    """What others have to be multiplied with to give the weights; None where no number does."""
+    if others is None or not others.any():
+        return None
+    times = float(weights[np.abs(others).argmax()] / np.abs(others).max())
+    return times if np.allclose(weights, times * others, rtol=1e-13, atol=0) else None
 
 
 def _support(part: Part, runs: Outcomes) -> Places:

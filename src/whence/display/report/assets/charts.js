@@ -85,7 +85,7 @@ function grid({ rows, columns, cell, label, width, largest, smallest = 11, squar
   const high = square ? size : Math.min(size, 26);
   const letters = font(Math.min(size, high + 4));
   const slant = 0.67 * size >= letters ? 42 : 90; // upright where slanted names would touch
-  const head = 16 + longest(columns, letters) * Math.sin((slant * Math.PI) / 180);
+  const head = 10 + letters + longest(columns, letters) * Math.sin((slant * Math.PI) / 180);
   const lean = textWidth(columns.at(-1), letters) * Math.cos((slant * Math.PI) / 180);
   const total = margin + columns.length * size + Math.max(12, lean + 6 - size / 2);
   const parts = [];

@@ -211,7 +211,7 @@ function showSummary(report, state, actions) {
   };
   put(
     holder,
-    el("h3", {}, `All ${report.T} targets`),
+    el("h3", {}, "The answer for each target"),
     el(
       "div",
       { class: "scroll" },

@@ -122,7 +122,8 @@ class Posterior {
     this.X = Array.from(rows, (row) => this.coordinates.of(runs.subset(row)));
     this.size = this.X.length;
     this.cost = this.size;
-    this.parts = group.kernel.map((part) => new KernelPart(part));
+    this.parts = [];
+    for (const part of group.kernel) this.parts.push(new KernelPart(part, this.parts));
     this.sizesOfRuns = this.parts.map((part) => (part.kind === "size" ? this.X.map((x) => part.sizeOf(x)) : null));
     this.noise = unpack(group.noise);
     this.ready = false;
@@ -444,14 +445,14 @@ class Coordinates {
 
 // One summand of a kernel (kernels.py): a function of one sum over coordinates.
 class KernelPart {
-  constructor(doc) {
+  constructor(doc, earlier) {
     this.kind = doc.part;
     this.variance = doc.variance;
     this.degree = doc.degree;
     this.offset = doc.offset;
     this.rate = doc.rate;
-    this.per = doc.weights ?? doc.rates ?? doc.direction;
-    if (this.per) this.per = unpack(this.per);
+    if (doc.weights) this.per = unpack(doc.weights);
+    else if (doc.like !== undefined) this.per = earlier[doc.like].per.map((weight) => doc.times * weight);
   }
 
   // Polynomial: Σ w x y. RBF: Σ r (x − y)². Size: the difference in size.
