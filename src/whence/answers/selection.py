@@ -253,47 +253,37 @@ def _best_additive(model: Model, constraints: Constraints, target: str | None) -
 def _greedy_swaps(
     model: Model, goodness: Callable[[Array], Array], constraints: Constraints, seed: int
 ) -> tuple[Array, int]:
-    """Climb from several starts: the best addition or removal while one improves, then the best swap, and again."""
+    """Climb from several starts: the best single addition, removal or swap, until none improves."""
     rng = np.random.default_rng(seed)
     starts = _starts(model, goodness, constraints, rng)
     best, best_value = starts[0], -np.inf
-    reached: set[bytes] = set()  # starts often climb to the same subset, whose swaps need trying once
     for start in starts:
         current, value = start, goodness(start[None])[0]
-        steps = [_flips, _swaps]
-        while steps:
-            if steps[0] is _swaps:
-                if current.tobytes() in reached:
-                    break
-                reached.add(current.tobytes())
-            moves = steps[0](current, constraints)
-            values = goodness(moves) if len(moves) else np.array([-np.inf])
-            if values.max() > value + 1e-12 * abs(value):
-                current, value = moves[values.argmax()], values.max()
-                steps = [_flips, _swaps]
-            else:
-                steps = steps[1:]
+        while True:
+            moves = _moves(current, constraints)
+            if not len(moves):
+                break
+            values = goodness(moves)
+            if values.max() <= value + 1e-12 * abs(value):
+                break
+            current, value = moves[values.argmax()], values.max()
         if value > best_value:
             best, best_value = current, value
     return best, len(starts)
 
 
-def _flips(subset: Array, constraints: Constraints) -> Array:
-    """All allowed subsets one addition or removal away."""
-    free = constraints.free
-    moves = np.repeat(subset[None], len(free), axis=0)
-    moves[np.arange(len(free)), free] = 1 - subset[free]
-    return np.asarray(moves[constraints.allow(moves)])
-
-
-def _swaps(subset: Array, constraints: Constraints) -> Array:
-    """All allowed subsets one exchange of two tasks away."""
-    free = constraints.free
-    inside, outside = free[subset[free] == 1], free[subset[free] == 0]
+def _moves(subset: Array, constraints: Constraints) -> Array:
+    """All allowed subsets one addition, removal or swap away."""
+    inside = np.flatnonzero((subset == 1) & (constraints.include == 0))
+    outside = np.flatnonzero((subset == 0) & (constraints.exclude == 0))
+    flips = np.concatenate([inside, outside])
+    single = np.repeat(subset[None], len(flips), axis=0)
+    single[np.arange(len(flips)), flips] = 1 - subset[flips]
     drop, add = (grid.ravel() for grid in np.meshgrid(inside, outside))
-    moves = np.repeat(subset[None], len(drop), axis=0)
-    moves[np.arange(len(drop)), drop] = 0
-    moves[np.arange(len(drop)), add] = 1
+    swap = np.repeat(subset[None], len(drop), axis=0)
+    swap[np.arange(len(drop)), drop] = 0
+    swap[np.arange(len(drop)), add] = 1
+    moves = np.vstack([single, swap])
     return np.asarray(moves[constraints.allow(moves)])
 
 
