@@ -169,7 +169,7 @@ def test_the_answer_names_what_attribution_and_selection_say(model):
     assert re.search(r"code and math help; law hurts", tasks)
     assert "the other 2 are unclear" in tasks
     assert subset.startswith("Use ")
-    assert "predicted loss" in subset
+    assert "expected loss" in subset
     assert "90% interval" in subset
     assert "of 29 runs" in subset
     assert said["trust"] == "Predictions can be relied on within the range of the runs."
@@ -263,7 +263,7 @@ def test_a_table_of_all_subsets_is_not_called_weak(tmp_path):
     ("mean", "words"), [(1.0, "about as good as"), (0.5, "better by 0.6 than"), (1.6, "worse than")]
 )
 def test_a_gain_is_that_of_the_numbers_beside_it(model, mean, words):
-    facts = replace(known(model), predicted=mean, low=mean - 0.3, high=mean + 0.3, best_run=1.1, places=1)
+    facts = replace(known(model), expected=mean, low=mean - 0.3, high=mean + 0.3, best_run=1.1, places=1)
     assert f"{words} the best of 29 runs (1.1)" in text_of(subset_in_words(facts, model.outcomes))
 
 
@@ -422,7 +422,7 @@ def test_report_as_json(file, tmp_path):
     found = json.loads(result.stdout)
     assert found["report"] == str(output)
     assert found["bytes"] == output.stat().st_size
-    assert "predicted loss" in found["answers"]["loss"][0]
+    assert "expected loss" in found["answers"]["loss"][0]
 
 
 def test_report_never_overwrites_the_runs(file):

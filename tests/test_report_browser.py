@@ -367,7 +367,7 @@ def test_targets_can_be_chosen_in_the_list_and_in_the_map(browser, several):
     with opened(browser, path) as page:
         page.select_option("#target", label="loss 2")
         at_rest(page)
-        assert "predicted loss 2" in page.inner_text("#lead")
+        assert "expected loss 2" in page.inner_text("#lead")
         assert "target=loss%202" in page.url
         assert "loss 2" in page.inner_text("#tasks-intro")
         subset = page.evaluate("Array.from(page.state.subset)")

@@ -95,12 +95,8 @@ def test_the_answer_to_every_target_is_that_of_select(case):
     for t, target in enumerate(document["targets"]):
         said, found = target["answer"], whence.select(model, target=target["name"])
         np.testing.assert_array_equal(said["selected"], found.subset)
-        mean, std = (moment[0, t] for moment in model.predict(found.subset[None], return_std=True))
-        np.testing.assert_allclose(
-            [said["predicted"][end] for end in ("mean", "low", "high")],
-            [mean, mean - HALF_WIDTH * std, mean + HALF_WIDTH * std],
-            rtol=1e-12,
-        )
+        assert said["predicted"] == pytest.approx(model.predict(found.subset[None])[0, t])
+        assert said["expected"] == {"mean": found.expected[t], "low": found.low[t], "high": found.high[t]}
         assert said["best_run"] == best[t]
         assert said["runs"] == np.isfinite(values[:, t]).sum()
         if not model.outcomes.is_binary:
@@ -204,9 +200,8 @@ def test_what_is_shown_of_every_target(browser, case):
     with opened(browser, path) as page:
         for t, row in enumerate(cells(page, "#summary-table")):
             found, places = whence.select(model, target=row[0]), document["targets"][t]["answer"]["places"]
-            mean, std = found.predicted[t], found.std[t]
-            assert row[2] == number(mean, places)
-            assert row[3] == span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)
+            assert row[2] == number(found.expected[t], places)
+            assert row[3] == span(found.low[t], found.high[t], places)
             assert row[4] == number(found.best_run, places)
             assert row[5] == number(document["targets"][t]["answer"]["correlation"])
         assert len(cells(page, "#summary-table")) == len(model.target_names)
@@ -223,7 +218,7 @@ def test_what_is_shown_of_one_target(browser, case):
         at_rest(page)
         tiles = page.evaluate("[...document.querySelectorAll('.tile .big')].map((one) => one.textContent)")
         found = whence.select(model, target=name)
-        assert tiles[0].replace("−", "-") == number(found.predicted[t], places)
+        assert tiles[0].replace("−", "-") == number(found.expected[t], places)
         assert tiles[1].replace("−", "-") == number(found.best_run, places)
         digits = document["attribution"]["places"][t]
         for row in cells(page, "#task-table"):

@@ -207,7 +207,8 @@ def test_the_integer_program_of_two_hundred_tasks_is_sorting():
     S = (rng.random((250, 200)) < 0.5).astype(float)
     effects = rng.normal(size=200)
     model = fit(Outcomes(S, S @ effects), surrogate=AdditiveSurrogate("ols"), n_folds=None)
-    found = select(model, size=30)
+    with pytest.warns(DataWarning, match=r"it has 30 tasks, and the runs \d+ to \d+"):
+        found = select(model, size=30)
     assert set(members(found.subset)) == set(np.argsort(effects)[:30])
 
 
@@ -258,12 +259,14 @@ def test_words_say_what_was_optimised_found_and_compared():
     assert text.splitlines()[0] == ", ".join(one.tasks)
     assert f"predicted y: {one.value:.6g}; best of all 10 allowed subsets" in text
     assert f"best measured run that meets the constraints: {one.best_run:.6g}" in text
-    assert f"  x: {one.predicted[0]:.6g} ± {one.std[0]:.3g}" in text
+    expected = f"expect {one.expected[0]:.6g} (90% of runs {one.low[0]:.6g} to {one.high[0]:.6g})"
+    assert f"  x: predicted {one.predicted[0]:.6g}; {expected}" in text
     nothing = select(model, size=5, exclude=[]).best_run
     assert not np.isnan(nothing)
     S = subsets(20, 4)
     alone = fit(Outcomes(S, S[:, 0]), surrogate=GIVEN, n_folds=None)
-    assert "best measured run" not in str(select(alone, size=4)), "no run has all four tasks"
+    with pytest.warns(DataWarning, match="it has 4 tasks, and the runs 1 to 3"):
+        assert "best measured run" not in str(select(alone, size=4)), "no run has all four tasks"
 
 
 def test_runs_that_were_not_measured_are_not_the_best_run():
@@ -422,7 +425,8 @@ def test_mixtures_are_seeded():
 def test_a_risky_mixture_is_avoided():
     W = np.random.default_rng(0).dirichlet([8, 8, 8], 40)  # all near the middle
     model = fit(Outcomes(W, -W[:, 0]), surrogate=KernelSurrogate(alpha=0.01, gamma=2.0), n_folds=None)
-    bold, careful = select(model), select(model, risk=5.0)
+    with pytest.warns(DataWarning, match="outside the range of the runs"):
+        bold, careful = select(model, extrapolate=True), select(model, risk=5.0, extrapolate=True)
     assert careful.std[0] < 0.8 * bold.std[0]
     assert careful.predicted[0] > bold.predicted[0]
     np.testing.assert_allclose(careful.value, careful.predicted[0] + 5 * careful.std[0])

@@ -173,7 +173,7 @@ def _shift(model: Model) -> Attribution:
     average = runs.mean(0)
     points = np.vstack([average, (1 - SHIFT) * average + SHIFT * average.sum() * np.eye(len(average))])
     contrasts = np.hstack([-np.ones((len(average), 1)), np.eye(len(average))])
-    predicted = model.predict(points)
+    predicted = model.predict_quietly(points)
     std = np.full((len(average), model.outcomes.n_targets), np.nan)
     for part in model.parts:
         if hasattr(part.surrogate, "contrast_std"):

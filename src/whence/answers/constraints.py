@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from whence.errors import InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.kernels import Array
+from whence.surrogates.range import Range
 
 Indices = NDArray[np.intp]
 
@@ -38,6 +39,17 @@ class Constraints:
         missing = max(0, self.smallest - int(subset.sum()))
         subset[free[np.argsort(self.costs[free], kind="stable")][:missing]] = 1
         return subset
+
+    def within(self, runs: Range) -> Constraints:
+        """Return those of these constraints that the range of the runs meets too; themselves where none does."""
+        narrower = replace(
+            self,
+            include=np.maximum(self.include, (runs.least == 1) & (self.exclude == 0)),
+            exclude=np.maximum(self.exclude, (runs.most == 0) & (self.include == 0)),
+            smallest=max(self.smallest, int(runs.smallest)),
+            largest=min(self.largest, int(runs.largest)),
+        )
+        return narrower if narrower.allow(narrower.cheapest()[None])[0] else self
 
     def allow(self, subsets: Array) -> Array:
         """Return which rows are allowed, (n,) bool."""

@@ -1,7 +1,8 @@
 """Selection: the subset to use, by predicted outcome under constraints.
 
 Exact where that is feasible (all subsets tried, or a mixed-integer program for additive surrogates), otherwise greedy
-additions, removals and swaps from several starts; the result says which. What to measure next is in
+additions, removals and swaps from several starts; the result says which. It stays inside the range of the runs. What
+the chosen subset is really worth is in :mod:`whence.answers.optimism`, what to measure next in
 :mod:`whence.answers.suggestion`.
 """
 
@@ -19,14 +20,18 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from whence.answers.attribution import attribute
 from whence.answers.constraints import Constraints, Indices, constraints_of, mask_of
 from whence.answers.effects import as_model
+from whence.answers.optimism import expected_of_chosen
 from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
+from whence.surrogates.range import outside, warn_outside
 
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
+# Of all swaps of one task for another, so many are tried at a time: those whose two halves promise most.
+SWAPS = 300
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,10 @@ class Selection:
     tasks : tuple of str
         The names of the tasks in it.
     predicted, std : (T,)
-        Predicted outcome of every target, and the std of a new run.
+        Predicted outcome of every target, and the std of a new run, as for any other subset.
+    expected, low, high : (T,)
+        What to act on: the outcome to expect of a subset that was chosen as the best of many, corrected by how such
+        predictions turned out on held-out runs, and the 90% interval of a new run of it.
     objective : str
         What was optimised, in words.
     value, best_run : float
@@ -53,6 +61,9 @@ class Selection:
     tasks: tuple[str, ...]
     predicted: Array
     std: Array
+    expected: Array
+    low: Array
+    high: Array
     target_names: tuple[str, ...]
     objective: str
     value: float
@@ -66,8 +77,9 @@ class Selection:
         ]
         if not np.isnan(self.best_run):
             lines.append(f"  best measured run that meets the constraints: {self.best_run:.6g}")
-        for name, mean, std in list(zip(self.target_names, self.predicted, self.std, strict=True))[:10]:
-            lines.append(f"  {name}: {mean:.6g} ± {std:.3g}")
+        columns = (self.target_names, self.predicted, self.expected, self.low, self.high)
+        for name, mean, expected, low, high in list(zip(*columns, strict=True))[:10]:
+            lines.append(f"  {name}: predicted {mean:.6g}; expect {expected:.6g} (90% of runs {low:.6g} to {high:.6g})")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -88,9 +100,14 @@ def select(
     target: str | None = None,
     risk: float = 0.0,
     by: str = "prediction",
+    extrapolate: bool = False,
     seed: int = 0,
 ) -> Selection:
     """Return the best subset under constraints, by predicted outcome.
+
+    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have (or as much weight,
+    in all and of each task), none that no run had, and all that every run had. Constraints that ask for another one are
+    obeyed, with a warning.
 
     Parameters
     ----------
@@ -107,6 +124,8 @@ def select(
         Optimise the prediction less ``risk`` standard deviations (in the unfavourable direction).
     by : {"prediction", "attribution"}
         "attribution" takes the ``size`` tasks of best inclusion score, as in the paper.
+    extrapolate : bool
+        Consider subsets outside the range of the runs as well.
     seed : int
         Of the random starts, where not all subsets can be tried.
 
@@ -129,18 +148,22 @@ def select(
         excluded = mask_of(model.outcomes, exclude)
         if excluded.all():
             raise InputError("Every task is excluded. Leave at least one in.")
-        chosen, how = best_mixture(goodness, model.subsets, excluded, np.random.default_rng(seed))
+        bounds = None if extrapolate or model.range is None else (model.range.least, model.range.most)
+        chosen, how = best_mixture(goodness, model.subsets, excluded, np.random.default_rng(seed), bounds)
         allowed = (model.outcomes.subsets[:, excluded == 1] == 0).all(1)
-        return _result(model, chosen, goodness, objective, how, allowed, target)
-    constraints = constraints_of(model.outcomes, size, max_size, costs, budget, include, exclude)
-    if by == "attribution":
-        chosen = _top_by_attribution(model, constraints, size, target)
-        how = "the tasks of best inclusion score"
-    elif by == "prediction":
-        chosen, how = _search(model, goodness, constraints, target, risk, seed)
     else:
-        raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
-    return _result(model, chosen, goodness, objective, how, constraints.allow(model.outcomes.subsets), target)
+        constraints = constraints_of(model.outcomes, size, max_size, costs, budget, include, exclude)
+        if model.range is not None and not extrapolate:
+            constraints = constraints.within(model.range)
+        if by == "attribution":
+            chosen = _top_by_attribution(model, constraints, size, target)
+            how = "the tasks of best inclusion score"
+        elif by == "prediction":
+            chosen, how = _search(model, goodness, constraints, target, risk, seed)
+        else:
+            raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
+        allowed = constraints.allow(model.outcomes.subsets)
+    return _result(model, chosen, goodness, objective, how, allowed, target)
 
 
 def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[[Array], Array], str]:
@@ -157,8 +180,8 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
 
     def goodness(subsets: Array) -> Array:
         if not risk:
-            return np.asarray(sign * asked.predict(subsets)[:, columns].mean(1))
-        mean, std = asked.predict(subsets, return_std=True)
+            return np.asarray(sign * asked.predict_quietly(subsets)[:, columns].mean(1))
+        mean, std = asked.predict_quietly(subsets, return_std=True)
         if np.isnan(std[:, columns]).any():
             raise InputError("The 'risk' needs a predicted std, and this surrogate has none. Use risk=0.")
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
@@ -260,7 +283,7 @@ def _greedy_swaps(
     for start in starts:
         current, value = start, goodness(start[None])[0]
         while True:
-            moves = _moves(current, constraints)
+            moves = _moves(current, constraints, goodness)
             if not len(moves):
                 break
             values = goodness(moves)
@@ -272,19 +295,40 @@ def _greedy_swaps(
     return best, len(starts)
 
 
-def _moves(subset: Array, constraints: Constraints) -> Array:
-    """All allowed subsets one addition, removal or swap away."""
+def _moves(subset: Array, constraints: Constraints, goodness: Callable[[Array], Array]) -> Array:
+    """The allowed subsets one addition, removal or swap away; of very many swaps the most promising, also at once."""
     inside = np.flatnonzero((subset == 1) & (constraints.include == 0))
     outside = np.flatnonzero((subset == 0) & (constraints.exclude == 0))
     flips = np.concatenate([inside, outside])
     single = np.repeat(subset[None], len(flips), axis=0)
     single[np.arange(len(flips)), flips] = 1 - subset[flips]
     drop, add = (grid.ravel() for grid in np.meshgrid(inside, outside))
+    moves = [single]
+    if len(drop) > SWAPS:
+        promise = np.zeros(len(subset))
+        promise[flips] = goodness(single)
+        affordable = subset @ constraints.costs + constraints.costs[add] - constraints.costs[drop] <= constraints.budget
+        best = np.argsort(-np.where(affordable, promise[drop] + promise[add], -np.inf), kind="stable")[:SWAPS]
+        drop, add = drop[best], add[best]
+        moves.append(
+            _several(subset, *(tasks[np.argsort(-promise[tasks], kind="stable")] for tasks in (inside, outside)))
+        )
     swap = np.repeat(subset[None], len(drop), axis=0)
     swap[np.arange(len(drop)), drop] = 0
     swap[np.arange(len(drop)), add] = 1
-    moves = np.vstack([single, swap])
-    return np.asarray(moves[constraints.allow(moves)])
+    found = np.vstack([*moves, swap])
+    return np.asarray(found[constraints.allow(found)])
+
+
+def _several(subset: Array, drop: Indices, add: Indices) -> Array:
+    """The subsets that lose, gain or swap the first 2, 4, 8, … of the tasks to drop and to add."""
+    found = []
+    for count in 2 ** np.arange(1, int(np.log2(len(subset))) + 1):
+        for lost, gained in ((drop[:count], add[:0]), (drop[:0], add[:count]), (drop[:count], add[:count])):
+            moved = subset.copy()
+            moved[lost], moved[gained] = 0, 1
+            found.append(moved)
+    return np.array(found)
 
 
 def _starts(
@@ -332,7 +376,9 @@ def _result(
     target: str | None,
 ) -> Selection:
     columns, sign = objective_columns(model, target)
-    predicted, std = model.predict(subset[None], return_std=True)
+    predicted, std = model.predict_quietly(subset[None], return_std=True)
+    warn_outside(outside(model, subset[None], std), stacklevel=4)
+    expected, low, high = expected_of_chosen(model, subset)
     measured = sign * model.outcomes.values[allowed_runs][:, columns].mean(1)
     measured = measured[~np.isnan(measured)]
     return Selection(
@@ -340,6 +386,9 @@ def _result(
         tasks=tuple(model.outcomes.names_of(subset)),
         predicted=predicted[0],
         std=std[0],
+        expected=expected,
+        low=low,
+        high=high,
         target_names=model.target_names,
         objective=objective,
         value=float(sign * goodness(subset[None])[0]),

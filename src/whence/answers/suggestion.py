@@ -96,14 +96,14 @@ def suggest(
     chosen: list[int] = []
     if by == "improvement":
         columns, sign = objective_columns(model, target)
-        mean, std = model.predict(pool, return_std=True)
+        mean, std = model.predict_quietly(pool, return_std=True)
         goodness = sign * mean[:, columns].mean(1)
         # The covariance is relative; the std of predictions brings it to the scale of the outcome.
         unit = float(np.median(std[:, columns].mean(1) / np.sqrt(np.diag(covariance) + noise)))
         measured = sign * model.outcomes.values[:, columns].mean(1)
         # Where no run has all the targets, the best prediction at a known subset stands in for the best run.
         if np.isnan(measured).all():
-            measured = sign * model.predict(model.subsets)[:, columns].mean(1)
+            measured = sign * model.predict_quietly(model.subsets)[:, columns].mean(1)
         best = np.nanmax(measured)
     for _ in range(n):
         variance = np.maximum(np.diag(covariance), 1e-300)
@@ -118,7 +118,7 @@ def suggest(
         chosen.append(pick)
         column = covariance[:, pick].copy()
         covariance -= np.outer(column, column) / (variance[pick] + noise)
-    predicted, std = model.predict(pool[chosen], return_std=True)
+    predicted, std = model.predict_quietly(pool[chosen], return_std=True)
     return Suggestions(pool[chosen], predicted, std, model.task_names, model.target_names, by)
 
 

@@ -255,7 +255,7 @@ def predict(
         raise InputError("There is nothing to predict. Give --subset a,c (as often as you like) or --subsets FILE.")
     targets = _targets(runs, target)
     model = _fit(runs, estimates, seed)
-    frame = tables.predictions(model, np.array(rows))
+    frame = tables.predictions(model, np.array(rows), *model.predict(np.array(rows), return_std=True))
     page = tables.predictions_page(frame, runs, targets, column="subset")
     document = {"predictions": _records(frame, targets)}
     return Answer(_about(model) | document, tables.model_page(model) + page)
@@ -274,6 +274,7 @@ def select(
     budget: args.Budget = None,
     risk: args.Risk = 0.0,
     by: args.By = args.SelectBy.prediction,
+    extrapolate: args.Extrapolate = False,
     target: args.Goal = None,
     seed: args.Seed = 0,
 ) -> Answer:
@@ -293,9 +294,11 @@ def select(
         target=target,
         risk=risk,
         by=by.value,
+        extrapolate=extrapolate,
         seed=seed,
     )
-    frame = tables.predictions(model, found.subset[None])
+    frame = tables.predictions(model, found.subset[None], found.predicted[None], found.std[None])
+    frame = frame.assign(expected=found.expected, low=found.low, high=found.high)
     document = {
         "selected": frame["subset"].iloc[0],
         "objective": found.objective,
@@ -325,7 +328,7 @@ def suggest(
     targets = _targets(runs, [target] if target else None)
     model = _fit(runs, estimates, seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
-    frame = tables.predictions(model, found.subsets).drop(columns="measured")
+    frame = tables.predictions(model, found.subsets, found.predicted, found.std).drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
     page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
     page += tables.predictions_page(frame, runs, targets, column="run")

@@ -96,6 +96,7 @@ Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="What a task cost
 Budget = Annotated[float | None, typer.Option(metavar="COST", help="What all may cost together.")]
 Risk = Annotated[float, typer.Option(metavar="STDS", help="Standard deviations of caution.")]
 By = Annotated[SelectBy, typer.Option(help="Predicted outcome, or scores of tasks.")]
+Extrapolate = Annotated[bool, typer.Option("--extrapolate", help="Look outside the range of the runs too.")]
 Goal = Annotated[str | None, _name("--target", help="Outcome to optimise (else: their mean).")]
 Count = Annotated[int, typer.Option("-n", metavar="N", help="How many runs.", min=1)]
 Aim = Annotated[SuggestBy, typer.Option("--by", help="To learn most, or to beat the best run.")]

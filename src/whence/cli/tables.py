@@ -217,13 +217,12 @@ def _mean_page(
     ]
 
 
-def predictions(model: Model, subsets: Array) -> pd.DataFrame:
+def predictions(model: Model, subsets: Array, mean: Array, std: Array) -> pd.DataFrame:
     """Return what is predicted for each subset and target, a row each, and what was measured where it was."""
     import pandas as pd
     from scipy.special import ndtri
 
     runs = model.outcomes
-    mean, std = model.predict(subsets, return_std=True)
     width = ndtri(0.95) * std
     seen, means, _ = runs.distinct()
     measured = {row.tobytes(): values for row, values in zip(seen, means, strict=True)}
@@ -301,14 +300,15 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
         cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
         page.append(table(["task", "weight"], cells))
     rows: list[Row] = []
-    for target, up, mean, std, low, high in zip(
-        frame["target"], runs.maximize, frame["predicted"], frame["std"], frame["low"], frame["high"], strict=True
-    ):
+    columns = (frame[name] for name in ("target", "predicted", "std", "expected", "low", "high"))
+    for up, target, mean, std, expected, low, high in zip(runs.maximize, *columns, strict=True):
         places = decimals(std if math.isfinite(std) else mean)
-        rows.append([f"{target} ({direction(up)})", number(mean, places), span(low, high, places)])
+        ends = span(low, high, places)
+        rows.append([f"{target} ({direction(up)})", number(mean, places), number(expected, places), ends])
     places = decimals(frame["std"])
     places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
-    page += [Text(""), table(["outcome", "predicted", "90% interval"], both_ends(rows, how="--json"))]
+    page += [Text(""), table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how="--json"))]
+    page.append(remark("expected: predictions as high as this one, corrected by how they turned out on held-out runs"))
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
     if math.isfinite(found.best_run):

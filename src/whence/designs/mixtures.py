@@ -24,17 +24,26 @@ def mixtures_like(runs: Array, n: int, rng: np.random.Generator) -> Array:
 
 
 def best_mixture(
-    goodness: Callable[[Array], Array], runs: Array, excluded: Array, rng: np.random.Generator
+    goodness: Callable[[Array], Array],
+    runs: Array,
+    excluded: Array,
+    rng: np.random.Generator,
+    bounds: tuple[Array, Array] | None = None,
 ) -> tuple[Array, str]:
     """Return the mixture (K,) of greatest goodness that was found, and how, in words.
 
     Random mixtures like the runs come first; then weight moves from one task to another while that improves.
-    ``excluded`` (K,) is 1 for tasks that must have no weight.
+    ``excluded`` (K,) is 1 for tasks that must have no weight; ``bounds`` are the least and the most weight (K,) of the
+    others.
     """
+    least, most = (np.zeros(len(excluded)), np.full(len(excluded), np.inf)) if bounds is None else bounds
+    least = least * (1 - excluded)
     drawn = mixtures_like(runs, DRAWS, rng) * (1 - excluded)
     total = drawn.sum(1, keepdims=True)
     drawn = (drawn / np.where(total > 0, total, 1) * np.median(runs.sum(1)))[total.ravel() > 0]
-    pool = np.vstack([runs[(runs[:, excluded == 1] == 0).all(1)], drawn])
+    like = ((least <= drawn) & (drawn <= most)).all(1)
+    measured = runs[(runs[:, excluded == 1] == 0).all(1)]
+    pool = np.vstack([measured, drawn[like] if like.any() or len(measured) else drawn])
     values = goodness(pool)
     current, value = pool[values.argmax()], values.max()
     taking = np.flatnonzero(excluded == 0)
@@ -43,7 +52,8 @@ def best_mixture(
     for share in TRANSFERS if len(giver) else ():
         while True:
             moves = np.repeat(current[None], len(giver), axis=0)
-            moved = np.minimum(current[giver], share * current.sum())
+            room = np.minimum(current[giver] - least[giver], most[taker] - current[taker])
+            moved = np.clip(share * current.sum(), 0, np.maximum(room, 0))
             moves[np.arange(len(giver)), giver] -= moved
             moves[np.arange(len(giver)), taker] += moved
             values = goodness(moves)

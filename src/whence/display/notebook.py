@@ -117,17 +117,17 @@ def interactions_html(found: Interactions) -> str:
 
 
 def selection_html(found: Selection) -> str:
-    """Return the chosen subset and what is predicted for it."""
-    from whence.surrogates.posterior import HALF_WIDTH
-
+    """Return the chosen subset, what is predicted for it and what to expect."""
     cells: list[Row] = []
-    for name, mean, std in zip(found.target_names, found.predicted, found.std, strict=True):
+    columns = (found.target_names, found.predicted, found.std, found.expected, found.low, found.high)
+    for name, mean, std, expected, low, high in zip(*columns, strict=True):
         places = decimals(std if std == std else mean)
-        cells.append([name, number(mean, places), span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)])
+        cells.append([name, number(mean, places), number(expected, places), span(low, high, places)])
+    header = ["outcome", "predicted", "expected", "90% interval"]
     page: Page = [
         title(f"Use {counted(len(found.tasks), 'task')}"),
         Text(", ".join(found.tasks), style="green"),
-        table(["outcome", "predicted", "90% interval"], both_ends(cells, how=".predicted and .std")),
+        table(header, both_ends(cells, how=".expected, .low and .high")),
         Text(f"{found.objective}: {found.value:.6g}"),
     ]
     if found.best_run == found.best_run:

@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ from whence.surrogates.crossvalidation import (
 )
 from whence.surrogates.fused import ESTIMATES, FUSED, fusion_candidates, trust_in_estimates
 from whence.surrogates.kernels import Array
+from whence.surrogates.range import Range, outside, warn_outside
 from whence.surrogates.rungs import Rung, learn_rungs
 
 CANDIDATES: Mapping[str, Any] = {
@@ -105,11 +106,24 @@ class Model:
     def predict(self, subsets: ArrayLike | Sequence[Sequence[str]], return_std: bool = False) -> Any:
         """Return predicted outcomes (n, T); with ``return_std`` also the std of a new measured run, (n, T).
 
+        A warning names the subsets outside the range of the runs and says why (:func:`.range.outside`).
+
         Parameters
         ----------
         subsets : (n, K) array of 0/1 or weights, or a list of lists of task names
         """
         S = self.rows(subsets)
+        found = self.predict_quietly(S, return_std)
+        warn_outside(outside(self, S, found[1] if return_std else None))
+        return found
+
+    @cached_property
+    def range(self) -> Range | None:
+        """What the runs and the estimates span; None without any."""
+        return Range.of(self.subsets)
+
+    def predict_quietly(self, S: Array, return_std: bool = False) -> Any:
+        """Return what `predict` does for an array of subsets, without looking whether they are in range."""
         mean, std = np.full((2, len(S), self.outcomes.n_targets), np.nan)
         for part in self.parts:
             if return_std:

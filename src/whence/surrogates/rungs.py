@@ -57,7 +57,7 @@ class Rung:
 
     def predict(self, S: Array) -> Array:
         """Return the estimates (n, T) that are expected for subsets."""
-        return np.asarray(self.model.predict(S)[:, self.columns])
+        return np.asarray(self.model.predict_quietly(S)[:, self.columns])
 
     def moments(self, S: Array) -> Moments:
         """Return the estimates (n, T) that are expected, and how uncertain these expectations are."""

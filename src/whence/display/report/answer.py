@@ -38,7 +38,8 @@ def answer(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
         "more": more_runs_in_words(facts),
         "correlation": facts.correlation,
         "places": facts.places,
-        "predicted": {"mean": facts.predicted, "low": facts.low, "high": facts.high},
+        "predicted": facts.predicted,
+        "expected": {"mean": facts.expected, "low": facts.low, "high": facts.high},
         "best_run": facts.best_run,
         "runs": facts.n_runs,
         "selected": facts.selection.subset,
@@ -135,14 +136,14 @@ def _listed(names: Sequence[str], role: str) -> list[Phrase]:
 
 
 def subset_in_words(facts: Facts, runs: Outcomes) -> list[Phrase]:
-    """Return which subset to use, what it is predicted to give, and how that compares with the best run."""
+    """Return which subset to use, what to expect of it, and how that compares with the best run."""
     places, chosen = facts.places, facts.selection.tasks
     phrases: list[Phrase] = [("Use ", ""), (_named(facts, runs), "key")]
     if runs.is_binary and 0 < len(chosen) < runs.n_tasks:
         phrases.append((f" ({len(chosen)} of {counted(runs.n_tasks, 'task')})", ""))
     known = math.isfinite(facts.low)
     interval = f" ({LEVEL:.0%} interval {span(facts.low, facts.high, places)})" if known else ""
-    phrases += [(f": predicted {facts.target} ", ""), (number(facts.predicted, places), "key"), (interval, "")]
+    phrases += [(f": expected {facts.target} ", ""), (number(facts.expected, places), "key"), (interval, "")]
     return [*phrases, (_compared(facts), ""), (_beyond(facts, runs), "")]
 
 
@@ -152,7 +153,7 @@ def _compared(facts: Facts) -> str:
         return "."
     measured = f"the best of {counted(facts.n_runs, 'run')} ({number(facts.best_run, places)})"
     # Of the numbers as they are shown, so that the sentence adds up.
-    gain = (round(facts.predicted, places) - round(facts.best_run, places)) * (1 if facts.up else -1)
+    gain = (round(facts.expected, places) - round(facts.best_run, places)) * (1 if facts.up else -1)
     if gain == 0 or facts.low <= facts.best_run <= facts.high:
         return f", about as good as {measured}."
     if gain > 0:

@@ -19,7 +19,6 @@ from whence.errors import InputError
 from whence.evaluation import LearningCurve
 from whence.evaluation.ceiling import Ceiling
 from whence.surrogates.choose import Model
-from whence.surrogates.posterior import HALF_WIDTH
 
 
 @dataclass(frozen=True)
@@ -29,9 +28,10 @@ class Facts:
     target: str
     up: bool  # higher is better
     selection: Selection
-    predicted: float  # of the selected subset
+    predicted: float  # of the selected subset, as of any other
+    expected: float  # of it, as the best of many
     low: float
-    high: float  # of its 90% interval; NaN without one
+    high: float  # of the 90% interval of the expected outcome; NaN without one
     best_run: float
     everything: float  # what all tasks give: measured where it was, else predicted; NaN for mixtures
     everything_measured: bool
@@ -50,15 +50,16 @@ def facts_of(
     """Return what is known of one target (its column)."""
     values = model.outcomes.values[:, target]
     found = whence.select(model, target=model.target_names[target], seed=seed)
-    mean, std = float(found.predicted[target]), float(found.std[target])
+    std = float(found.std[target])
     everything, measured = _everything(model, target)
     return Facts(
         target=model.target_names[target],
         up=model.maximize[target],
         selection=found,
-        predicted=mean,
-        low=mean - HALF_WIDTH * std,
-        high=mean + HALF_WIDTH * std,
+        predicted=float(found.predicted[target]),
+        expected=float(found.expected[target]),
+        low=float(found.low[target]),
+        high=float(found.high[target]),
         best_run=found.best_run,
         everything=everything,
         everything_measured=measured,
@@ -86,7 +87,7 @@ def _everything(model: Model, target: int) -> tuple[float, bool]:
     if len(measured):
         return float(measured.mean()), True
     try:
-        return float(model.predict(np.ones((1, runs.n_tasks)))[0, target]), False
+        return float(model.predict_quietly(np.ones((1, runs.n_tasks)))[0, target]), False
     except InputError:
         return math.nan, False
 

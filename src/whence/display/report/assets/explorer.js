@@ -319,8 +319,17 @@ class Explorer {
       );
     };
     const measured = report.measured(state.subset, state.target);
+    const { predicted, expected, selected } = target.answer;
+    const recommended = state.subset.every((weight, k) => weight === selected[k]);
     return [
-      than(target.answer.predicted.mean, "the recommended subset"),
+      recommended
+        ? el(
+            "div",
+            { class: "note" },
+            `Chosen as the best of many, so part of this is luck: expect ${number(expected.mean, places)} ` +
+              `(${span(expected.low, expected.high, places)}).`,
+          )
+        : than(predicted, "the recommended subset"),
       than(target.answer.best_run, "the best measured run"),
       measured.length
         ? el(

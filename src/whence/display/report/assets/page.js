@@ -155,12 +155,12 @@ function showAnswer(report, state, actions) {
       el("dt", {}, label),
       el("dd", {}, el("div", { class: "big" }, big), el("div", { class: "note" }, small)),
     );
-  const { predicted, everything } = answer;
+  const { expected, everything } = answer;
   const tiles = [
     tile(
-      "Recommended, predicted",
-      number(predicted.mean, places),
-      finite(predicted.low) ? `90% interval ${span(predicted.low, predicted.high, places)}` : "no interval",
+      "Recommended, expected",
+      number(expected.mean, places),
+      finite(expected.low) ? `90% interval ${span(expected.low, expected.high, places)}` : "no interval",
     ),
     tile(`Best of ${counted(answer.runs, "run")}`, number(answer.best_run, places), `measured; ${direction}`),
   ];
@@ -191,14 +191,14 @@ function showSummary(report, state, actions) {
   if (holder.hidden) return;
   const shown = state.allTargets ? report.targets : report.targets.slice(0, MOST_TARGETS);
   const classes = ["names", "names", "num", "num wide", "num wide", "num wide", "verdict"];
-  const cells = ["target", "use", "predicted", "90% interval", "best run", "rank corr.", "trust"];
+  const cells = ["target", "use", "expected", "90% interval", "best run", "rank corr.", "trust"];
   const row = ({ name, answer }, t) => {
-    const { places, predicted } = answer;
+    const { places, expected } = answer;
     const values = [
       el("button", { type: "button", class: "link", onclick: () => actions.retarget(t) }, named(name)),
       named(answer.use),
-      number(predicted.mean, places),
-      span(predicted.low, predicted.high, places),
+      number(expected.mean, places),
+      span(expected.low, expected.high, places),
       number(answer.best_run, places),
       number(answer.correlation),
       answer.level,

@@ -1,0 +1,105 @@
+"""What the best of many is worth: the outcome to expect of a subset that was chosen for its prediction.
+
+A subset chosen as the best owes some of its prediction to luck, and it lies where runs are few. How predictions that
+high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
+of the prediction, correct the prediction and say how wide its interval has to be. Where the subset itself was run, its
+own outcomes count for as much as their noise allows, and not for more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import stdtrit
+
+from whence.surrogates.choose import Model
+from whence.surrogates.kernels import Array
+from whence.surrogates.posterior import LEVEL
+
+# Std of the prior of the coefficients of the mean error, in standard deviations of a new run, and of the slope of the
+# logarithm of its variance. Set on simulated tables (benchmarks/calibration.py), where they make the expected outcome
+# right on average and its intervals hold.
+MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
+# The std at the chosen subset is at least this share of the typical one of held-out runs.
+LEAST_STD = 0.7
+FEWEST_HELD_OUT = 4
+FEWEST_FREEDOM = 3
+# As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
+GUESSED_RUNS = 4
+
+
+def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array]:
+    """Return the outcome to expect of new runs of a chosen subset, and the ends of its 90% interval, all (T,)."""
+    predicted, std = (moment[0] for moment in model.predict_quietly(subset[None], return_std=True))
+    expected, half_width = predicted.copy(), np.empty(len(predicted))
+    held_out, held_out_std = model.held_out()
+    own = (model.outcomes.subsets == subset).all(1)
+    for t in range(len(predicted)):
+        known = ~np.isnan(held_out[:, t]) & (held_out_std[:, t] > 0)
+        values, mean, spread = (column[known, t] for column in (model.outcomes.values, held_out, held_out_std))
+        if len(values) < FEWEST_HELD_OUT:
+            half_width[t] = std[t] * _student(model.n_subsets - 2)
+            continue
+        width = max(std[t], LEAST_STD * np.median(spread))
+        if own[known].any():
+            noise = _noise(model.outcomes.subsets[known], values)
+            expected[t], own_width = _measured(values[own[known]], mean[own[known]][0], spread[own[known]][0], noise)
+            width = max(width, own_width)
+        # Where held-out predictions hardly differ, none of them is high.
+        center, scale = mean.mean(), max(mean.std(), 0.5 * np.median(spread))
+        heights = np.append(mean, predicted[t])
+        shift, stretch, freedom = _curve((values - mean) / spread, (heights - center) / scale)
+        expected[t] += width * shift
+        half_width[t] = width * stretch * _student(freedom)
+    return expected, expected - half_width, expected + half_width
+
+
+def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
+    """Return mean, std and degrees of freedom of the error at the last of the heights.
+
+    Errors (n,) are those at the other heights, in standard deviations of a new run. Their mean is a parabola over the
+    height and the logarithm of their variance a line, both close to zero a priori; both are fitted in turn. The mean is
+    counted as uncertain by as much as it is large.
+    """
+    basis = np.stack([np.ones_like(heights), heights, (heights**2 - 1) / 2], axis=1)
+    X, x, U, u = basis[:-1], basis[-1], basis[:-1, :2], basis[-1, :2]
+    precision, prior = np.eye(3) / MEAN_PRIOR**2, np.diag([1.0, 1 / VARIANCE_PRIOR**2])
+    information = U.T @ U / 2 + prior
+    log_variance = np.zeros(2)
+    for _ in range(50):
+        weight = np.exp(-U @ log_variance)
+        covariance = np.linalg.inv((X.T * weight) @ X + precision)
+        mean = covariance @ (X.T @ (weight * errors))
+        square = (errors - X @ mean) ** 2 + np.einsum("ij,jk,ik->i", X, covariance, X)
+        step = np.linalg.solve(information, U.T @ (weight * square - 1) / 2 - prior @ log_variance)
+        log_variance += np.clip(step, -1, 1)
+        if np.abs(step).max() < 1e-6:
+            break
+    shift = float(x @ mean)
+    variance = np.exp(u @ log_variance) + x @ covariance @ x + shift**2
+    return shift, float(np.sqrt(variance)), 2 / float(u @ np.linalg.solve(information, u))
+
+
+def _measured(values: Array, held_out: float, std: float, noise: tuple[float, int]) -> tuple[float, float]:
+    """Return the expected outcome of a subset that was run, and the std of a new run.
+
+    What the other runs say of it (``held_out`` ± ``std``) is combined with its own ``values`` by their noise, which is
+    estimated from all replicates and a guess.
+    """
+    squares, freedom = noise
+    variance = (squares + GUESSED_RUNS * std**2 / 2) / (freedom + GUESSED_RUNS)
+    variance = min(variance, 0.95 * std**2)
+    others = 1 / (std**2 - variance)
+    precision = others + len(values) / variance
+    return (others * held_out + values.sum() / variance) / precision, float(np.sqrt(1 / precision + variance))
+
+
+def _noise(subsets: Array, values: Array) -> tuple[float, int]:
+    """Return the sum of squares of replicates about their means, and its degrees of freedom."""
+    which, counts = np.unique(subsets, axis=0, return_inverse=True, return_counts=True)[1:]
+    means = np.bincount(which.ravel(), values) / counts
+    return float(((values - means[which.ravel()]) ** 2).sum()), len(values) - len(counts)
+
+
+def _student(freedom: float) -> float:
+    """Half the width of an interval in standard deviations."""
+    return float(stdtrit(max(FEWEST_FREEDOM, freedom), (1 + LEVEL) / 2))

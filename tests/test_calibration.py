@@ -1,0 +1,67 @@
+"""Intervals and printed quality against worlds of known truth: a small version of benchmarks/calibration.py."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import oracles
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+import calibration
+import calibration_worlds
+
+REPEATS = 6
+
+
+def test_the_truth_of_effects_is_that_of_the_definition():
+    world = calibration_worlds.World.draw("threshold", "skewed", 5, 2, np.random.default_rng(0))
+    values, pairs = calibration_worlds.shapley_and_pairs(world)
+    table = oracles.table_of(world.mean, 5)
+    np.testing.assert_allclose(values, oracles.shapley(table))
+    np.testing.assert_allclose(pairs, oracles.interaction(table, "shapley"), atol=1e-12)
+
+
+@pytest.mark.parametrize("outcome", calibration_worlds.OUTCOMES)
+def test_the_mean_of_a_world_is_that_of_its_runs(outcome):
+    rng = np.random.default_rng(1)
+    world = calibration_worlds.World.draw("pairs", outcome, 6, 1, rng)
+    S = np.repeat(rng.integers(0, 2, (1, 6)).astype(float), 20_000, axis=0)
+    runs = world.run(S, rng)
+    assert abs(runs.mean() - world.mean(S[:1])[0, 0]) <= 4 * runs.std() / np.sqrt(len(runs)) + 1e-12
+
+
+@pytest.fixture(scope="module")
+def scores():
+    """Means over repeats of a few settings."""
+    chosen = [
+        calibration.Setting("shapes", shape="pairs", runs=20),
+        calibration.Setting("shapes", shape="threshold", runs=40),
+        calibration.Setting("outcomes", outcome="skewed", runs=40),
+        calibration.Setting("designs", outcome="success rates", runs=40, replicates=2),
+    ]
+    rows = [
+        {"setting": setting.name, **calibration.judge(setting, repeat, calibration.TABLES)}
+        for setting in chosen
+        for repeat in range(REPEATS)
+    ]
+    return pd.DataFrame(rows).groupby("setting").mean()
+
+
+def test_intervals_of_new_runs_hold(scores):
+    assert (scores["new runs"] >= 0.75).all()
+    assert 0.85 <= scores["new runs"].mean() <= 0.99
+
+
+def test_printed_coverage_is_true(scores):
+    np.testing.assert_allclose(scores["printed"], scores["new runs"], atol=0.15)
+
+
+def test_printed_quality_is_not_better_than_the_truth(scores):
+    assert (scores["printed LDS"] <= scores["LDS"] + 0.15).all()
+    assert (scores["printed error"] >= scores["error"] - 0.3).all()

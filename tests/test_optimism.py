@@ -1,0 +1,111 @@
+"""What the best of many is worth: intervals at the selected subset, against new runs of it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import whence
+from whence.answers.optimism import _curve, _measured, _noise, expected_of_chosen
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+from calibration_worlds import World, draw_subsets
+
+TABLES = 16
+NEW_RUNS = 100
+
+
+def coverage_at_the_choice(shape, outcome, replicates):
+    """Shares of new runs of the selected subset in its own interval, and in that of any subset."""
+    own, plain = [], []
+    for seed in range(TABLES):
+        rng = np.random.default_rng([seed, 7])
+        world = World.draw(shape, outcome, 8, 1, rng)
+        S = draw_subsets("coin flips", 8, 40, replicates, rng)
+        found = whence.select(whence.fit(whence.Outcomes(S, world.run(S, rng), maximize=True)))
+        again = world.run(np.repeat(found.subset[None], NEW_RUNS, axis=0), rng)
+        own.append(((found.low <= again) & (again <= found.high)).mean())
+        plain.append((np.abs(again - found.predicted) <= 1.645 * found.std).mean())
+    return np.mean(own), np.mean(plain)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outcome", "replicates"),
+    [("pairs", "gaussian", 2), ("threshold", "gaussian", 1), ("pairs", "success rates", 2)],
+)
+def test_the_interval_of_the_recommended_subset_holds(shape, outcome, replicates):
+    own, plain = coverage_at_the_choice(shape, outcome, replicates)
+    assert 0.82 <= own <= 1.0
+    assert own > plain
+
+
+def test_errors_that_grow_with_the_prediction_are_seen():
+    """Predictions are too high by a tenth of their height, and twice as uncertain two deviations up."""
+    rng = np.random.default_rng(0)
+    heights = rng.normal(size=4000)
+    errors = -0.1 * heights + np.exp(0.35 * heights) * rng.normal(size=4000)
+    mean, std, freedom = _curve(errors, np.append(heights, 2.0))
+    np.testing.assert_allclose([mean, std], [-0.2, np.hypot(np.exp(0.7), 0.2)], atol=0.1)
+    assert freedom > 100
+
+
+def test_few_errors_say_little():
+    mean, std, freedom = _curve(np.array([0.1, -1.0, 0.6, 0.3]), np.array([-1.0, 0.0, 0.5, 0.5, 4.0]))
+    assert abs(mean) < 0.5
+    assert std > 1
+    assert freedom < 10
+
+
+def test_a_run_of_the_subset_counts_for_as_much_as_its_noise_allows():
+    lucky = np.array([3.0])
+    once, _ = _measured(lucky, 0.0, 1.0, (0.0, 0))
+    np.testing.assert_allclose(once, 1.5)  # nothing is known of the noise: half way
+    noisy, std = _measured(lucky, 0.0, 1.0, (50 * 0.9, 50))
+    exact, exact_std = _measured(lucky, 0.0, 1.0, (0.0, 50))
+    assert noisy < 0.6 < 2.7 < exact
+    assert exact_std < 0.4 < 0.9 < std
+    often, _ = _measured(np.full(10, 3.0), 0.0, 1.0, (50 * 0.9, 50))
+    assert noisy < often < exact
+
+
+def test_the_noise_is_that_of_replicates():
+    S = np.array([[0.0, 1], [0, 1], [1, 0], [1, 1], [1, 1], [1, 1]])
+    values = np.array([1.0, 3, 9, 0, 0, 3])
+    assert _noise(S, values) == (2 + 6, 3)
+
+
+def test_a_lucky_run_is_not_believed():
+    """No task does anything: the best run is luck, and what to expect is the mean."""
+    rng = np.random.default_rng(3)
+    S = np.repeat(whence.FixedSize(3).draw(7, 20, seed=1), 2, axis=0)
+    y = rng.normal(size=40)
+    model = whence.fit(whence.Outcomes(S, y, maximize=True), surrogate=whence.KernelSurrogate(alpha=1e-3, gamma=5.0))
+    found = whence.select(model, size=3)
+    assert found.predicted[0] > y.mean() + 1
+    assert found.expected[0] < y.mean() + 0.6 * (found.predicted[0] - y.mean())
+    assert found.low[0] < y.mean() < found.high[0]
+
+
+def test_without_held_out_runs_the_prediction_stands_with_a_wider_interval():
+    S = whence.Exhaustive().draw(3)[:5]
+    model = whence.fit(whence.Outcomes(S, S.sum(1), maximize=True), surrogate=whence.KernelSurrogate())
+    subset = S[0]
+    expected, low, high = expected_of_chosen(model, subset)
+    mean, std = model.predict(subset[None], return_std=True)
+    np.testing.assert_allclose(expected, mean[0])
+    np.testing.assert_allclose(high - low, 2 * 2.353363 * std[0], rtol=1e-6)
+
+
+def test_a_surrogate_without_std_has_no_interval():
+    from sklearn.linear_model import LinearRegression
+
+    rng = np.random.default_rng(0)
+    S = (rng.random((30, 5)) < 0.5).astype(float)
+    found = whence.select(whence.fit(whence.Outcomes(S, S @ np.arange(5.0)), surrogate=LinearRegression()))
+    np.testing.assert_allclose(found.expected, found.predicted)
+    assert np.isnan(found.low).all()
+    assert np.isnan(found.high).all()
