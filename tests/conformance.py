@@ -1,4 +1,4 @@
-"""The tables that every surrogate, rule and kind of interaction is run through, and the data they are run on."""
+"""The tables that every surrogate and rule is run through, and the data they are run on."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOREST = RandomForestRegressor(20, max_depth=4, random_state=0)
 ANY = SURROGATES | {"forest": FOREST}
 
 RULES = ("shapley", "banzhaf", "loo", "inclusion")
-KINDS = ("shapley", "banzhaf", "full")
+PAIR_RULES = ("shapley", "banzhaf", "loo")
 
 
 def subsets(m, K, *, seed=0, keep_prob=0.5):

@@ -108,15 +108,15 @@ def _second_difference(table, s, k, j):
     return table[_with(s, k, j)] - table[_with(s, k)] - table[_with(s, j)] + table[s]
 
 
-def interaction(table, kind):
+def interaction(table, rule):
     """Shapley's and Banzhaf's interaction indices, and the second difference at the full set, (K, K, T)."""
     K = _tasks_of(table)
     out = np.zeros((K, K, len(next(iter(table.values())))))
     for k, j in combinations(range(K), 2):
         for s, n in _others(K, k, j):
-            if kind == "shapley":
+            if rule == "shapley":
                 weight = factorial(n) * factorial(K - n - 2) / factorial(K - 1)
-            elif kind == "banzhaf":
+            elif rule == "banzhaf":
                 weight = 1 / 2 ** (K - 2)
             else:
                 weight = float(n == K - 2)
@@ -144,6 +144,15 @@ def effect_weights(n_tasks, tasks, nodes, weights):
     return np.array(out)
 
 
+def fixed_size_weights(n_tasks, size):
+    """The weight of every row of `all_subsets` in the mean over those of one size (2^K,), and in the mean over those
+    of this size that have a task less the mean over all of this size (K, 2^K)."""
+    S = all_subsets(n_tasks)
+    overall = (S.sum(1) == size) / comb(n_tasks, size)
+    having = [(S.sum(1) == size) * S[:, k] / comb(n_tasks - 1, size - 1) for k in range(n_tasks)]
+    return overall, np.array(having) - overall
+
+
 def bernoulli_weights(n_tasks, q):
     """The probability of every row of `all_subsets` under Bernoulli(q)^K, (2^K,)."""
     return np.array([np.prod([q if s_k else 1 - q for s_k in s]) for s in all_subsets(n_tasks)])
@@ -163,6 +172,17 @@ def polynomial(degree, weights, offset):
 
 def rbf(rates):
     return lambda x, y: float(np.exp(-sum(r * (a - b) ** 2 for r, a, b in zip(rates, x, y, strict=True))))
+
+
+def laplacian(rates):
+    return lambda x, y: float(np.exp(-sum(r * abs(a - b) for r, a, b in zip(rates, x, y, strict=True))))
+
+
+def brownian(rates):
+    def factor(r, a, b):
+        return 1 + r * min(abs(a), abs(b)) if a * b > 0 else 1.0
+
+    return lambda x, y: float(np.prod([factor(r, a, b) for r, a, b in zip(rates, x, y, strict=True)]))
 
 
 def size(rate, size_of):

@@ -12,6 +12,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from whence.errors import InputError
 from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.mixture import Mixture
 
 PENALTIES = ["ridge", "ols", "lasso"]
 
@@ -455,7 +456,7 @@ def test_given_coefficients_predict_and_do_not_know_the_noise():
     assert np.isnan(surrogate.coef_std_).all()
     flat = AdditiveSurrogate.from_coefficients(coef[:, 0], std=[0.1, 0.2, 0.3])
     assert flat.predict(np.eye(3)).shape == (3,)
-    np.testing.assert_allclose(flat.main_effects([0.5], [1.0])[1].ravel(), [0.1, 0.2, 0.3])
+    np.testing.assert_allclose(flat.effects(1, Mixture.over([0.5], [1.0]))[1].ravel(), [0.1, 0.2, 0.3])
     coef[0, 0] = 99.0
     assert surrogate.coef_[0, 0] == 1.0, "the caller's array must not be shared"
     assert surrogate.predict([[1, 0, 1]]).shape == (1, 2)
@@ -483,15 +484,15 @@ def test_effects_are_those_of_enumeration():
                         at[:, k], at[:, j] = a, b
                         pairs[k, j] += w * (2 * (a == b) - 1) * chance @ surrogate.predict(at)
         level = chance @ surrogate.predict(subsets)
-    scores, std = surrogate.main_effects(nodes, weights)
+    scores, std = surrogate.effects(1, Mixture.over(nodes, weights))
     np.testing.assert_allclose(scores, mains, atol=1e-12)
     np.testing.assert_allclose(std, 2.0 * surrogate.coef_std_)
-    np.testing.assert_allclose(surrogate.main_effects(nodes, -weights)[1], std)
-    scores, std = surrogate.pair_effects(nodes, weights)
+    np.testing.assert_allclose(surrogate.effects(1, Mixture.over(nodes, -weights))[1], std)
+    scores, std = surrogate.effects(2, Mixture.over(nodes, weights))
     np.testing.assert_allclose(scores, pairs, atol=1e-12)
     assert scores.shape == std.shape == (K, K, T)
     assert not std.any()
-    np.testing.assert_allclose(surrogate.mean_outcome(0.6), level)
+    np.testing.assert_allclose(surrogate.mean_outcome(Mixture.over([0.6], [1.0])), level)
 
 
 # ---- errors ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -12,12 +13,16 @@ import oracles
 import whence
 from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
 from whence.answers.attribution import Attribution, attribute
+from whence.answers.effects import as_model, contrast_effects
+from whence.answers.rules import RULES as RULE_TABLE
+from whence.answers.rules import Contrasts
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.mixture import Mixture
 
 every_rule = pytest.mark.parametrize("rule", RULES)
 every_surrogate = pytest.mark.parametrize("name", ANY)
@@ -56,8 +61,7 @@ def test_few_tasks_are_as_right_as_many(rule, n_tasks):
     np.testing.assert_allclose(attribute(model, rule).scores, expected, atol=1e-8)
 
 
-# On ranks the baseline is that of the product-kernel part, and a forest has none.
-@pytest.mark.parametrize("name", [name for name in ANY if name not in ("combined on ranks", "forest")])
+@every_surrogate
 def test_baseline_is_the_expected_outcome_over_the_subsets_of_the_rule(name):
     model = fitted(name, table(30, 5))
     truth = tabulated(model)
@@ -80,6 +84,97 @@ def test_inclusion_keeps_tasks_as_often_as_the_runs_do_if_not_told():
     np.testing.assert_allclose(
         attribute(model, "inclusion").scores, oracles.inclusion(tabulated(model), runs.subsets.mean()), atol=1e-9
     )
+
+
+# ---- inclusion: the design's own average -------------------------------------------------------------------
+
+
+def by_inclusion(model, drawn):
+    """The mean prediction over the rows of a design that have a task, less the mean over all, (K, T)."""
+    values = model.predict(drawn)
+    return np.array([values[task == 1].mean(0) - values.mean(0) for task in drawn.T])
+
+
+@pytest.mark.parametrize("name", ["rbf", "poly 3", "combined", "combined on ranks", "ridge", "forest"])
+@pytest.mark.parametrize(("n_tasks", "size"), [(6, 2), (12, 5)])
+def test_inclusion_of_subsets_of_one_size_averages_over_all_of_that_size(name, n_tasks, size):
+    drawn = oracles.all_subsets(n_tasks)
+    drawn = drawn[drawn.sum(1) == size]
+    rows = np.random.default_rng(0).permutation(len(drawn))[: min(50, len(drawn))]
+    runs = Outcomes(drawn[rows], outcomes_of(drawn[rows], 2))
+    model = fitted(name, runs)
+    found, expected = attribute(model, "inclusion"), by_inclusion(model, drawn)
+    np.testing.assert_allclose(found.scores, expected, atol=1e-9 * np.abs(expected).max())
+    np.testing.assert_allclose(found.baseline, model.predict(drawn).mean(0), atol=1e-9)
+    assert (found.sampling_error == 0).all()
+    # Coin flips of the same rate, which the runs are not, would be something else.
+    assert np.abs(attribute(model, "inclusion", keep_prob=size / n_tasks).scores - expected).max() > 0.05
+
+
+@pytest.mark.parametrize("name", ["rbf", "combined", "ridge"])
+def test_std_of_inclusion_is_that_of_the_average_over_all_subsets_of_one_size(name):
+    drawn = oracles.all_subsets(6)
+    drawn = drawn[drawn.sum(1) == 3]
+    runs = Outcomes(drawn[::2], outcomes_of(drawn[::2], 1, noise=0.5))
+    model = fitted(name, runs)
+    contrasts = drawn.T / drawn.sum(0)[:, None] - 1 / len(drawn)
+    expected = model.parts[0].surrogate.contrast_std(drawn, contrasts)
+    found = attribute(model, "inclusion").std
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_given_scores_of_one_size_are_compared_with_those_of_the_others():
+    coef, std = np.array([1.0, -2.0, 0.5, 3.0]), np.array([0.1, 0.2, 0.3, 0.4])
+    found = AdditiveSurrogate.from_coefficients(coef, std=std).effects(1, Mixture.of_size(4, 2))
+    directions = 0.5 * (np.eye(4) - (1 - np.eye(4)) / 3)
+    np.testing.assert_allclose(found[0][:, 0], directions @ coef, atol=1e-12)
+    np.testing.assert_allclose(found[1][:, 0], np.sqrt(directions**2 @ std**2), atol=1e-12)
+
+
+def test_inclusion_of_many_tasks_of_one_size_is_within_its_sampling_error():
+    """Where the remainder of a forest has to be sampled: 16 tasks, 4 in each of the 1820 subsets."""
+    drawn = np.array([np.isin(np.arange(16), members) for members in combinations(range(16), 4)], float)
+    runs = Outcomes(drawn[::40], outcomes_of(drawn[::40], 1))
+    model = fitted("forest", runs)
+    found = attribute(model, "inclusion")
+    z = (found.scores - by_inclusion(model, drawn)) / found.sampling_error
+    assert found.how == "exact for the product-kernel part, the remainder sampled"
+    assert np.abs(z).max() < 4
+    assert 0.4 < np.sqrt(np.mean(z**2)) < 1.6
+
+
+DESIGNS = {
+    "two sizes": lambda rng: rng.random((60, 8)).argsort(1) < rng.choice([2, 7], 60)[:, None],
+    "tasks of unequal rate": lambda rng: rng.random((60, 8)) < np.linspace(0.1, 0.9, 8),
+    "leave one out": lambda rng: np.vstack([np.ones((1, 8)), 1 - np.eye(8)]) > 0,
+}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_inclusion_of_any_other_design_averages_over_the_subsets_of_the_runs(design):
+    drawn = np.unique(DESIGNS[design](np.random.default_rng(0)).astype(float), axis=0)
+    model = fitted("rbf", Outcomes(drawn, outcomes_of(drawn, 2)))
+    found = attribute(model, "inclusion")
+    np.testing.assert_allclose(found.scores, by_inclusion(model, drawn), atol=1e-10)
+    np.testing.assert_allclose(found.baseline, model.predict(drawn).mean(0), atol=1e-10)
+    assert found.how == "averaged over the subsets of the runs"
+    contrasts = drawn.T / drawn.sum(0)[:, None] - 1 / len(drawn)
+    np.testing.assert_allclose(found.std, model.parts[0].surrogate.contrast_std(drawn, contrasts), atol=1e-9)
+
+
+def test_inclusion_of_other_designs_states_how_far_off_its_sample_is():
+    """Sixty subsets from a design of two sizes, drawn again and again, against thirty-six thousand of them."""
+    coef = np.linspace(-1, 2, 8)
+    surrogate = as_model(AdditiveSurrogate.from_coefficients(coef))
+    many = np.vstack([DESIGNS["two sizes"](np.random.default_rng(seed)) for seed in range(100, 700)]).astype(float)
+    truth = np.array([(many @ coef)[task == 1].mean() - (many @ coef).mean() for task in many.T])
+    z = []
+    for seed in range(40):
+        drawn = DESIGNS["two sizes"](np.random.default_rng(seed)).astype(float)
+        shares = drawn.T / drawn.sum(0)[:, None] - 1 / len(drawn)
+        found = contrast_effects(surrogate, Contrasts(drawn, shares, np.full(len(drawn), 1 / len(drawn)), True))
+        z.append((found.scores[:, 0] - truth) / found.sampling_error[:, 0])
+    assert 0.7 < np.sqrt(np.mean(np.square(z))) < 1.4
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -228,7 +323,7 @@ def test_shift_is_the_change_when_a_task_takes_over_a_tenth_of_the_average_mixtu
         expected = model.predict(moved[None]) - model.predict(average[None])
         np.testing.assert_allclose(found.scores[k], expected[0], atol=1e-10)
     np.testing.assert_allclose(found.baseline, model.predict(average[None])[0])
-    assert found.rule == "shift"
+    assert found.rule.name == "shift"
 
 
 def test_shift_has_the_std_of_the_posterior():
@@ -284,7 +379,7 @@ def an_attribution(maximize=(False,), T=1):
         task_names=("a", "b", "c", "d"),
         target_names=tuple("xyz"[:T]),
         maximize=maximize,
-        rule="shapley",
+        rule=RULE_TABLE["shapley"],
         how="exact",
     )
 
@@ -351,7 +446,7 @@ def test_names_and_directions_are_those_of_the_table():
     runs = table(30, 3, task_names=list("abc"), target_names=["x", "y"], maximize=["y"])
     found = attribute(fitted("rbf", runs))
     assert (found.task_names, found.target_names) == (("a", "b", "c"), ("x", "y"))
-    assert (found.maximize, found.rule, found.how) == ((False, True), "shapley", "exact")
+    assert (found.maximize, found.rule.name, found.how) == ((False, True), "shapley", "exact")
 
 
 # ---- refusals and warnings -------------------------------------------------------------------------------
@@ -393,7 +488,9 @@ def test_mixture_weights_are_refused(rule):
 
 
 def test_unknown_rules_are_named():
-    with pytest.raises(InputError, match=r"The 'rule' must be one of 'shapley'.*Got 'lime' instead"):
+    with pytest.raises(
+        InputError, match=r"The 'rule' parameter of attribute must be one of 'shapley'.*Got 'lime' instead"
+    ):
         attribute(fitted("rbf", table(20, 3)), "lime")
 
 

@@ -270,7 +270,7 @@ def test_attribute_takes_the_probability_of_inclusion(file, columns, model):
 
 
 def test_interactions_give_the_numbers_of_the_library(file, columns, model):
-    document = document_of("interactions", file, *columns, "--kind", "banzhaf", "--top", 3)
+    document = document_of("interactions", file, *columns, "--rule", "banzhaf", "--top", 3)
     assert_same(document["pairs"], records(whence.interactions(model, "banzhaf").to_frame(top=3)))
 
 

@@ -19,6 +19,7 @@ from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.kernels import RBF, Lattice
+from whence.surrogates.mixture import Mixture
 from whence.surrogates.posterior import interval_factor
 
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.3)
@@ -32,9 +33,11 @@ def test_rbf_effects_stay_exact_when_neighbours_do_not_see_each_other(rate, q):
     points = oracles.all_subsets(4)
     part, kernel = RBF(np.full(4, rate)), oracles.rbf([rate] * 4)
     against = oracles.gram(kernel, points, points)
-    main = part.main(points, lattice, nodes, weights)
-    pair = part.pair(points, lattice, nodes, weights, slice(None))
-    np.testing.assert_allclose(part.mean(points, lattice, q), oracles.bernoulli_weights(4, q) @ against, atol=1e-12)
+    main = part.main(points, lattice, Mixture.over(nodes, weights))
+    pair = part.pair(points, lattice, Mixture.over(nodes, weights), slice(None))
+    np.testing.assert_allclose(
+        part.mean(points, lattice, Mixture.over([q], [1.0])), oracles.bernoulli_weights(4, q) @ against, atol=1e-12
+    )
     for k in range(4):
         effect = oracles.effect_weights(4, [k], nodes, weights)
         np.testing.assert_allclose(main[:, k], effect @ against, atol=1e-12)

@@ -12,18 +12,20 @@ from sklearn.ensemble import RandomForestRegressor
 import oracles
 import whence.answers.effects as effects
 from conformance import FOREST, outcomes_of, subsets, table
-from whence.answers.effects import as_model, main_effects, pair_effects, rule_mixture
+from whence.answers.effects import as_model
+from whence.answers.rules import MOST_NODES, RULES
 from whence.errors import InputError
 from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.mixture import Mixture
 
-MIXTURES = {
-    "shapley": rule_mixture("shapley", 7, 0.5),
-    "banzhaf": rule_mixture("banzhaf", 7, 0.5),
-    "loo": rule_mixture("loo", 7, 0.5),
-    "inclusion": rule_mixture("inclusion", 7, 0.8),
-}
+
+def rule_mixture(rule, n_tasks, keep_prob=None):
+    return RULES[rule].asks(np.empty((0, n_tasks)), keep_prob)
+
+
+MIXTURES = {rule: rule_mixture(rule, 7, 0.8) for rule in ("shapley", "banzhaf", "loo", "inclusion")}
 SURROGATES = {"forest": FOREST, "ranks": CombinedSurrogate("rank"), "kernel": KernelSurrogate()}
 
 
@@ -38,9 +40,9 @@ def model_of(name, K=7):
     return as_model(clone(SURROGATES[name]).fit(S, Y))
 
 
-def exact(model, order, nodes, weights):
+def exact(model, order, mixture):
     """Effects by enumeration, (K, T) or (K, K, T) with a zero diagonal."""
-    K = model.outcomes.n_tasks
+    K, nodes, weights = model.outcomes.n_tasks, mixture.present, mixture.inside
     g = model.predict(oracles.all_subsets(K))
     if order == 1:
         return np.array([oracles.effect_weights(K, [k], nodes, weights) @ g for k in range(K)])
@@ -51,8 +53,8 @@ def exact(model, order, nodes, weights):
     return out
 
 
-def effects_of(model, order, nodes, weights, **arguments):
-    return (main_effects if order == 1 else pair_effects)(model, nodes, weights, **arguments)
+def main_effects(model, mixture, **arguments):
+    return effects.effects(model, 1, mixture, **arguments)
 
 
 # ---- mixtures over q -------------------------------------------------------------------------------------
@@ -61,7 +63,8 @@ def effects_of(model, order, nodes, weights, **arguments):
 @pytest.mark.parametrize("n_tasks", [1, 2, 3, 10, 39])
 def test_shapley_nodes_integrate_every_expectation_over_subsets_exactly(n_tasks):
     """∫ q^a (1−q)^b dq = a! b! / (a+b+1)!, the weight of a subset of size a among b that are out."""
-    nodes, weights = rule_mixture("shapley", n_tasks, 0.5)
+    mixture = rule_mixture("shapley", n_tasks)
+    nodes, weights = mixture.present, mixture.inside
     for others in (n_tasks - 1, n_tasks):  # effects of a task, and the baseline
         for a in range(others + 1):
             b = others - a
@@ -71,15 +74,8 @@ def test_shapley_nodes_integrate_every_expectation_over_subsets_exactly(n_tasks)
 
 def test_other_rules_are_one_node():
     for rule, expected in {"loo": (1.0, 1.0), "banzhaf": (0.5, 1.0), "inclusion": (0.3, 0.7)}.items():
-        nodes, weights = rule_mixture(rule, 9, 0.3)
-        assert (nodes.tolist(), weights.tolist()) == ([expected[0]], [pytest.approx(expected[1])])
-
-
-def test_unknown_rules_are_named():
-    with pytest.raises(
-        InputError, match=r"The 'rule' must be one of 'shapley', 'banzhaf', 'loo', 'inclusion'.*Got 'owen'"
-    ):
-        rule_mixture("owen", 3, 0.5)
+        mixture = rule_mixture(rule, 9, 0.3)
+        assert (mixture.present.tolist(), mixture.inside.tolist()) == ([expected[0]], [pytest.approx(expected[1])])
 
 
 def test_few_nodes_are_enough_for_many_tasks():
@@ -88,11 +84,11 @@ def test_few_nodes_are_enough_for_many_tasks():
     S = subsets(30, K)
     y = S[:, :100].sum(1) + S[:, 0] * S[:, 1] * 5
     surrogate = KernelSurrogate(alpha=0.1, gamma=0.02).fit(S, y)
-    nodes, weights = rule_mixture("shapley", K, 0.5)
-    assert len(nodes) == effects.MOST_NODES < (K + 2) // 2
+    mixture = rule_mixture("shapley", K)
+    assert len(mixture.present) == MOST_NODES < (K + 2) // 2
     many, many_weights = np.polynomial.legendre.leggauss(160)
-    found = surrogate.main_effects(nodes, weights)
-    reference = surrogate.main_effects((many + 1) / 2, many_weights / 2)
+    found = surrogate.effects(1, mixture)
+    reference = surrogate.effects(1, Mixture.over((many + 1) / 2, many_weights / 2))
     for one, other in zip(found, reference, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10 * np.abs(other).max())
 
@@ -105,9 +101,9 @@ def test_few_nodes_are_enough_for_many_tasks():
 @pytest.mark.parametrize("name", SURROGATES)
 def test_effects_are_those_of_enumeration(name, rule, order):
     model = model_of(name)
-    nodes, weights = MIXTURES[rule]
-    found = effects_of(model, order, nodes, weights)
-    expected = exact(model, order, nodes, weights)
+    mixture = MIXTURES[rule]
+    found = effects.effects(model, order, mixture)
+    expected = exact(model, order, mixture)
     np.testing.assert_allclose(found.scores, expected, atol=1e-8 * np.abs(expected).max())
     assert (found.sampling_error == 0).all()
     assert found.how == ("exact" if name == "kernel" else "exact, summed over all subsets")
@@ -115,12 +111,11 @@ def test_effects_are_those_of_enumeration(name, rule, order):
 
 @pytest.mark.parametrize("order", [1, 2])
 def test_std_is_that_of_the_product_part_and_unknown_without_one(order):
-    nodes, weights = MIXTURES["banzhaf"]
-    assert np.isnan(effects_of(model_of("forest"), order, nodes, weights).std).all()
+    mixture = MIXTURES["banzhaf"]
+    assert np.isnan(effects.effects(model_of("forest"), order, mixture).std).all()
     model = model_of("ranks")
-    surrogate = model.parts[0].surrogate
-    closed = surrogate.main_effects if order == 1 else surrogate.pair_effects
-    np.testing.assert_allclose(effects_of(model, order, nodes, weights).std, closed(nodes, weights)[1])
+    closed = model.parts[0].surrogate.effects(order, mixture)[1]
+    np.testing.assert_allclose(effects.effects(model, order, mixture).std, closed)
 
 
 def test_std_is_stretched_as_the_intervals_of_predictions_are():
@@ -128,9 +123,9 @@ def test_std_is_stretched_as_the_intervals_of_predictions_are():
     model = fit(runs, surrogate=KernelSurrogate(alpha=1e-3, gamma=0.1))
     factor = model.parts[0].factor
     assert not np.allclose(factor, 1.0, atol=0.05)
-    nodes, weights = MIXTURES["shapley"]
-    expected = model.parts[0].surrogate.main_effects(nodes, weights)[1] * factor
-    np.testing.assert_allclose(main_effects(model, nodes, weights).std, expected)
+    mixture = MIXTURES["shapley"]
+    expected = model.parts[0].surrogate.effects(1, mixture)[1] * factor
+    np.testing.assert_allclose(main_effects(model, mixture).std, expected)
 
 
 # ---- the remainder, sampled ------------------------------------------------------------------------------
@@ -142,12 +137,12 @@ def test_std_is_stretched_as_the_intervals_of_predictions_are():
 def test_sampled_effects_are_within_their_stated_error(monkeypatch, name, rule, order):
     monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
     model = model_of(name)
-    nodes, weights = MIXTURES[rule]
-    expected = exact(model, order, nodes, weights)
+    mixture = MIXTURES[rule]
+    expected = exact(model, order, mixture)
     entries = np.broadcast_to(~np.eye(7, dtype=bool)[..., None], expected.shape) if order == 2 else expected == expected
     z = []
     for seed in range(6):
-        found = effects_of(model, order, nodes, weights, seed=seed)
+        found = effects.effects(model, order, mixture, seed=seed)
         assert found.how == "exact for the product-kernel part, the remainder sampled"
         assert (found.sampling_error[entries] > 0).all()
         z.append(((found.scores - expected)[entries] / found.sampling_error[entries]).ravel())
@@ -166,8 +161,8 @@ def test_the_stated_error_leaves_out_what_the_effect_itself_adds(monkeypatch):
         def predict(self, X):
             return 6 * X[:, 0] + np.prod(1 - 2 * X[:, 1:], axis=1)
 
-    nodes, weights = MIXTURES["banzhaf"]
-    found = [main_effects(as_model(Parity()), nodes, weights, seed=seed) for seed in range(60)]
+    mixture = MIXTURES["banzhaf"]
+    found = [main_effects(as_model(Parity()), mixture, seed=seed) for seed in range(60)]
     z = [(one.scores[0, 0] - 6) / one.sampling_error[0, 0] for one in found]
     assert 0.8 < np.sqrt(np.mean(np.square(z))) < 1.25
 
@@ -175,8 +170,8 @@ def test_the_stated_error_leaves_out_what_the_effect_itself_adds(monkeypatch):
 def test_sampled_effects_are_seeded(monkeypatch):
     monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
     model = model_of("forest")
-    nodes, weights = MIXTURES["shapley"]
-    first, again, other = (main_effects(model, nodes, weights, seed=seed).scores for seed in (3, 3, 4))
+    mixture = MIXTURES["shapley"]
+    first, again, other = (main_effects(model, mixture, seed=seed).scores for seed in (3, 3, 4))
     np.testing.assert_array_equal(first, again)
     assert not np.allclose(first, other, rtol=1e-6)
 
@@ -184,10 +179,10 @@ def test_sampled_effects_are_seeded(monkeypatch):
 def test_more_samples_leave_less_error(monkeypatch):
     monkeypatch.setattr(effects, "ENUMERATED_TASKS", 0)
     model = model_of("forest")
-    nodes, weights = MIXTURES["banzhaf"]
-    before = main_effects(model, nodes, weights).sampling_error
+    mixture = MIXTURES["banzhaf"]
+    before = main_effects(model, mixture).sampling_error
     monkeypatch.setattr(effects, "SAMPLES", effects.SAMPLES * 4)
-    after = main_effects(model, nodes, weights).sampling_error
+    after = main_effects(model, mixture).sampling_error
     np.testing.assert_allclose(after, before / 2, rtol=0.1)
 
 
@@ -201,8 +196,8 @@ def test_leave_one_out_of_many_tasks_needs_the_neighbours_of_the_full_set_alone(
     forest.predict = lambda X: (asked.append(len(X)), predict(X))[1]
     model = as_model(forest)
     asked.clear()
-    nodes, weights = rule_mixture("loo", K, 0.5)
-    found = effects_of(model, order, nodes, weights)
+    mixture = rule_mixture("loo", K)
+    found = effects.effects(model, order, mixture)
     assert asked == [1 + K + (K * (K - 1) // 2 if order == 2 else 0)]
 
     def g(*out):
@@ -228,8 +223,8 @@ def test_shapley_of_thirty_tasks_is_the_mean_over_random_orders(surrogate):
     K, n_orders = 30, 1500
     S = subsets(60, K)
     model = clone(surrogate).fit(S, outcomes_of(S, noise=0.3)[:, 0])
-    nodes, weights = rule_mixture("shapley", K, 0.5)
-    exact_scores = model.main_effects(nodes, weights)[0][:, 0]
+    mixture = rule_mixture("shapley", K)
+    exact_scores = model.effects(1, mixture)[0][:, 0]
     rng = np.random.default_rng(0)
     changes = np.empty((n_orders, K))
     for i in range(n_orders):

@@ -10,6 +10,7 @@ import whence
 from whence.errors import DataWarning
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.mixture import Mixture
 from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import independent, learn_slopes, pooled_variance, typical_ratio
 
@@ -95,11 +96,11 @@ def test_attribution_of_the_fused_mean_is_that_of_all_subsets(rule, kernel):
     np.testing.assert_allclose(found.scores, expected, atol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["shapley", "banzhaf", "full"])
-def test_interactions_of_the_fused_mean_are_those_of_all_subsets(kind):
+@pytest.mark.parametrize("rule", ["shapley", "banzhaf", "loo"])
+def test_interactions_of_the_fused_mean_are_those_of_all_subsets(rule):
     model = fused_model()
-    found = whence.interactions(model, kind)
-    np.testing.assert_allclose(found.scores, oracles.interaction(oracles.table_of(model.predict, 6), kind), atol=1e-9)
+    found = whence.interactions(model, rule)
+    np.testing.assert_allclose(found.scores, oracles.interaction(oracles.table_of(model.predict, 6), rule), atol=1e-9)
 
 
 def test_effects_of_a_rung_on_ranks_are_summed_and_said_to_be():
@@ -113,8 +114,9 @@ def test_mean_outcome_is_the_mean_of_predictions():
     model = fused_model()
     rows = oracles.all_subsets(6)
     chance = 0.3 ** rows.sum(1) * 0.7 ** (6 - rows.sum(1))
-    np.testing.assert_allclose(model.mean_outcome(0.3), chance @ model.predict(rows), atol=1e-9)
-    np.testing.assert_allclose(model.product_part(rows), model.predict(rows), atol=1e-9)
+    found = model.mean_outcome(Mixture.over([0.3], [1.0]))
+    np.testing.assert_allclose(found, chance @ model.predict(rows), atol=1e-9)
+    assert model.remainder() is None
 
 
 def test_std_of_an_effect_is_that_of_the_same_combination_of_outcomes():

@@ -1,4 +1,4 @@
-"""Every kind of interaction on every surrogate against its textbook formula over 2^K subsets."""
+"""Every rule of interaction on every surrogate against its textbook formula over 2^K subsets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import pytest
 import oracles
 import whence
 import whence.answers.interactions as interaction_module
-from conformance import ANY, KINDS, outcomes_of, subsets, table
-from whence.answers.interactions import Interactions, interactions
+from conformance import ANY, PAIR_RULES, outcomes_of, subsets, table
+from whence.answers.attribution import Attribution
+from whence.answers.interactions import interactions
+from whence.answers.rules import RULES
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import fit
 from whence.surrogates.kernel import KernelSurrogate
 
-every_kind = pytest.mark.parametrize("kind", KINDS)
+every_rule = pytest.mark.parametrize("rule", PAIR_RULES)
 every_surrogate = pytest.mark.parametrize("name", ANY)
 
 
@@ -24,24 +26,24 @@ def fitted(name, runs):
     return fit(runs, surrogate=ANY[name], n_folds=None)
 
 
-@every_kind
+@every_rule
 @every_surrogate
-def test_scores_are_those_of_the_textbook(name, kind):
+def test_scores_are_those_of_the_textbook(name, rule):
     model = fitted(name, table(30, 5))
-    found = interactions(model, kind)
-    expected = oracles.interaction(oracles.table_of(model.predict, 5), kind)
+    found = interactions(model, rule)
+    expected = oracles.interaction(oracles.table_of(model.predict, 5), rule)
     np.testing.assert_allclose(found.scores, expected, atol=1e-8)
     assert found.scores.shape == found.std.shape == (5, 5, 2)
 
 
-@every_kind
-def test_two_tasks_are_one_pair(kind):
+@every_rule
+def test_two_tasks_are_one_pair(rule):
     S = np.vstack([oracles.all_subsets(2)] * 2)
     runs = Outcomes(S, np.random.default_rng(0).normal(size=(8, 1)))
     model = fitted("rbf", runs)
     g = {tuple(map(int, s)): model.predict(s[None])[0] for s in oracles.all_subsets(2)}
     expected = g[1, 1] - g[1, 0] - g[0, 1] + g[0, 0]
-    np.testing.assert_allclose(interactions(model, kind).scores[0, 1], expected, atol=1e-10)
+    np.testing.assert_allclose(interactions(model, rule).scores[0, 1], expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", ["rbf", "combined", "ridge"])
@@ -52,42 +54,42 @@ def test_one_task_has_no_pair(name):
     assert len(found.to_frame()) == 0
 
 
-@every_kind
+@every_rule
 @every_surrogate
-def test_scores_are_symmetric_with_a_zero_diagonal(name, kind):
-    found = interactions(fitted(name, table(30, 5)), kind)
+def test_scores_are_symmetric_with_a_zero_diagonal(name, rule):
+    found = interactions(fitted(name, table(30, 5)), rule)
     for values in (found.scores, found.sampling_error):
         np.testing.assert_allclose(values, values.transpose(1, 0, 2), atol=1e-10)
         assert (values[np.arange(5), np.arange(5)] == 0).all()
     np.testing.assert_allclose(found.std, found.std.transpose(1, 0, 2), atol=1e-7)
 
 
-@every_kind
+@every_rule
 @pytest.mark.parametrize("name", ["poly 1", "ridge", "ols"])
-def test_additive_surrogates_have_no_interactions_and_know_it(name, kind):
-    found = interactions(fitted(name, table(30, 5)), kind)
+def test_additive_surrogates_have_no_interactions_and_know_it(name, rule):
+    found = interactions(fitted(name, table(30, 5)), rule)
     np.testing.assert_allclose(found.scores, 0, atol=1e-8)
     np.testing.assert_allclose(found.std, 0, atol=1e-6)
     assert found.how == "exact"
 
 
-@every_kind
-def test_the_pair_that_interacts_is_found_and_no_other(kind):
+@every_rule
+def test_the_pair_that_interacts_is_found_and_no_other(rule):
     S = oracles.all_subsets(6)
     runs = Outcomes(S, S[:, 0] - S[:, 4] + 3 * S[:, 1] * S[:, 2])
-    found = interactions(fitted("combined", runs), kind).scores[:, :, 0]
+    found = interactions(fitted("combined", runs), rule).scores[:, :, 0]
     np.testing.assert_allclose(found[1, 2], 3.0, rtol=0.02)
     rest = found.copy()
     rest[[1, 2], [2, 1]] = 0
     assert np.abs(rest).max() < 0.05
 
 
-def test_full_is_the_second_derivative_of_the_paper():
+def test_loo_is_the_second_derivative_of_the_paper():
     """H_s of F(s) = c + gᵀ(s − 1) + ½ (s − 1)ᵀ H (s − 1), from a surrogate that interpolates F."""
     S = oracles.all_subsets(5)
     c, g, H = oracles.random_quadratic(5, np.random.default_rng(0))
     model = KernelSurrogate(alpha=1e-12, gamma=1.0).fit(S, oracles.quadratic(S, c, g, H))
-    np.testing.assert_allclose(interactions(model, "full").scores[:, :, 0], H - np.diag(np.diag(H)), atol=1e-6)
+    np.testing.assert_allclose(interactions(model, "loo").scores[:, :, 0], H - np.diag(np.diag(H)), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["rbf", "combined", "poly 3"])
@@ -96,23 +98,23 @@ def test_std_is_that_of_the_posterior_over_all_subsets(name):
     surrogate = model.parts[0].surrogate
     scale = surrogate.groups_[0].posterior.scale[0]
     covariance = surrogate.covariance(oracles.all_subsets(4))[0] * scale**2
-    for kind, q in (("full", 1.0), ("banzhaf", 0.5)):
-        found = interactions(model, kind).std[:, :, 0]
+    for rule, q in (("loo", 1.0), ("banzhaf", 0.5)):
+        found = interactions(model, rule).std[:, :, 0]
         for k in range(4):
             for j in range(k):
                 a = oracles.effect_weights(4, [k, j], [q], [1.0])
                 np.testing.assert_allclose(found[k, j], np.sqrt(a @ covariance @ a), rtol=1e-4, atol=1e-6 * scale)
 
 
-@every_kind
-def test_targets_of_different_runs_each_get_the_scores_of_their_own_surrogate(kind):
+@every_rule
+def test_targets_of_different_runs_each_get_the_scores_of_their_own_surrogate(rule):
     runs = table(14, 4, T=3)
     values = runs.values.copy()
     values[:3, 0] = values[5:8, 2] = np.nan
     with pytest.warns(DataWarning, match="Targets not measured in every run"):
         model = fit(Outcomes(runs.subsets, values), surrogate=ANY["combined"], n_folds=None)
-    expected = oracles.interaction(oracles.table_of(model.predict, 4), kind)
-    np.testing.assert_allclose(interactions(model, kind).scores, expected, atol=1e-8)
+    expected = oracles.interaction(oracles.table_of(model.predict, 4), rule)
+    np.testing.assert_allclose(interactions(model, rule).scores, expected, atol=1e-8)
 
 
 # ---- words and tables ------------------------------------------------------------------------------------
@@ -122,14 +124,15 @@ def some_interactions(maximize=(False, True)):
     scores = np.zeros((3, 3, 2))
     for (k, j), value in {(0, 1): -1.0, (0, 2): 2.0, (1, 2): 0.1}.items():
         scores[k, j] = scores[j, k] = value
-    return Interactions(
+    return Attribution(
         scores=scores,
         std=np.full((3, 3, 2), 0.3),
         sampling_error=np.full((3, 3, 2), 0.4),
+        baseline=np.zeros(2),
         task_names=("a", "b", "c"),
         target_names=("x", "y"),
         maximize=maximize,
-        kind="shapley",
+        rule=RULES["shapley"],
         how="exact",
     )
 
@@ -162,9 +165,9 @@ def test_the_table_has_a_row_per_pair_and_target_the_strongest_first():
     assert top["task_b"].tolist() == ["c", "c"]
 
 
-def test_the_text_names_the_kind_and_how_it_was_computed():
-    text = str(interactions(fitted("rbf", table(30, 4, task_names=list("abcd"))), "full"))
-    assert text.startswith("full interactions (exact)\n")
+def test_the_text_names_the_rule_and_how_it_was_computed():
+    text = str(interactions(fitted("rbf", table(30, 4, task_names=list("abcd"))), "loo"))
+    assert text.startswith("loo interactions (exact)\n")
     assert "task_a" in text
 
 
@@ -172,16 +175,17 @@ def test_names_and_directions_are_those_of_the_table():
     runs = table(30, 3, task_names=list("abc"), target_names=["x", "y"], maximize=["y"])
     found = interactions(fitted("rbf", runs), "banzhaf")
     assert (found.task_names, found.target_names) == (("a", "b", "c"), ("x", "y"))
-    assert (found.maximize, found.kind) == ((False, True), "banzhaf")
+    assert (found.maximize, found.rule.name) == ((False, True), "banzhaf")
 
 
 # ---- refusals and warnings -------------------------------------------------------------------------------
 
 
-def test_unknown_kinds_are_named():
-    message = "The 'kind' must be one of 'shapley', 'banzhaf', 'full'. Got 'loo' instead."
+def test_unknown_rules_are_named():
+    names = "'shapley', 'banzhaf', 'loo'"
+    message = f"The 'rule' parameter of interactions must be one of {names}. Got 'inclusion' instead."
     with pytest.raises(InputError, match=message):
-        interactions(fitted("rbf", table(20, 3)), "loo")
+        interactions(fitted("rbf", table(20, 3)), "inclusion")
 
 
 def test_too_many_tasks_are_refused():
@@ -198,16 +202,16 @@ def test_as_many_tasks_as_allowed_are_not_refused(monkeypatch):
         interactions(KernelSurrogate().fit(S, outcomes_of(S)))
 
 
-@every_kind
-def test_mixture_weights_are_refused(kind):
+@every_rule
+def test_mixture_weights_are_refused(rule):
     W = np.random.default_rng(0).dirichlet(np.ones(3), 30)
     model = fit(Outcomes(W, W[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=1.0), n_folds=None)
-    with pytest.raises(InputError, match=f"The rule '{kind} interactions' is about tasks that are in or out"):
-        interactions(model, kind)
+    with pytest.raises(InputError, match=f"The rule '{rule} interactions' is about tasks that are in or out"):
+        interactions(model, rule)
 
 
 def test_the_full_set_is_extrapolation_on_small_subsets():
     S = whence.FixedSize(4).draw(50, 60)
     model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
-    with pytest.warns(DataWarning, match="The rule 'full' asks about subsets of 50 to 50 tasks"):
-        interactions(model, "full")
+    with pytest.warns(DataWarning, match="The rule 'loo' asks about subsets of 50 to 50 tasks"):
+        interactions(model, "loo")

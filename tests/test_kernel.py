@@ -16,6 +16,9 @@ from conformance import KERNELS, SURROGATES, outcomes_of, subsets
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates
 from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.mixture import Mixture
+
+FULL = Mixture.over([1.0], [1.0])
 
 every_surrogate = pytest.mark.parametrize("name", SURROGATES)
 every_kernel = pytest.mark.parametrize("name", KERNELS)
@@ -242,7 +245,7 @@ def test_product_part_is_the_raw_posterior_on_either_scale(scale):
             kernel, np.full(len(S), noise), coordinates(S), Y[:, [t]], coordinates(S), Y[:, t].mean()
         )
         np.testing.assert_allclose(model.product_part(S)[:, [t]], raw, atol=1e-7)
-    assert model.exact_effects is (scale == "raw")
+    assert (model.remainder() is None) is (scale == "raw")
     assert np.allclose(model.product_part(S), model.predict(S)) is (scale == "raw")
 
 
@@ -313,7 +316,7 @@ def test_the_order_of_tasks_does_not_matter(name):
         plain.predict(new, return_std=True), permuted.predict(new[:, order], return_std=True), strict=True
     ):
         close_to(other, one, Y.std())
-    close_to(permuted.main_effects(np.ones(1), np.ones(1))[0], plain.main_effects(np.ones(1), np.ones(1))[0][order], 1)
+    close_to(permuted.effects(1, FULL)[0], plain.effects(1, FULL)[0][order], 1)
 
 
 @every_surrogate
@@ -398,7 +401,7 @@ def test_a_constant_target_is_predicted_constant_beside_one_that_varies(name, va
     if SURROGATES[name].get_params().get("settings") == "paper":
         return  # shrinks towards 0
     np.testing.assert_allclose(mean[:, 0], value, rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose(model.main_effects(np.ones(1), np.ones(1))[0][:, 0], 0.0, atol=1e-9 * (1 + value))
+    np.testing.assert_allclose(model.effects(1, FULL)[0][:, 0], 0.0, atol=1e-9 * (1 + value))
     assert np.ptp(mean[:, 1]) > 1
 
 
@@ -410,8 +413,8 @@ def test_small_tables_give_finite_predictions(name, m, K):
     S[0], S[1] = 0.0, 1.0
     model = fitted(name, S, rng.normal(size=(m, 2)))
     assert np.isfinite(model.predict(np.vstack([S, 1 - S]))).all()
-    for effects in (model.main_effects, model.pair_effects):
-        scores, std = effects(np.full(1, 0.5), np.ones(1))
+    for order in (1, 2):
+        scores, std = model.effects(order, Mixture.over([0.5], [1.0]))
         assert np.isfinite(scores).all()
         assert np.isfinite(std).all() or name == "ols"  # without a degree of freedom there is no std
 
@@ -457,7 +460,7 @@ def test_a_task_that_does_nothing_gets_next_to_no_effect(name):
     y = S[:, 0] - 2 * S[:, 1] + 1.5 * S[:, 1] * S[:, 2]
     model = fitted(name, S, y)
     for q in (0.5, 1.0):
-        effects = model.main_effects(np.full(1, q), np.ones(1))[0][:, 0]
+        effects = model.effects(1, Mixture.over([q], [1.0]))[0][:, 0]
         assert np.abs(effects[3:]).max() < 0.05 * np.abs(effects[:3]).max()
 
 

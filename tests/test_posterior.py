@@ -12,12 +12,14 @@ import oracles
 import whence.surrogates.kernels as kernels
 import whence.surrogates.posterior as posterior_module
 from whence.errors import InputError
-from whence.surrogates.kernels import RBF, Constant, Kernel, Lattice, Polynomial
+from whence.surrogates.kernels import RBF, Constant, Lattice, Sum
+from whence.surrogates.mixture import Mixture
 from whence.surrogates.posterior import LEVEL, Posterior, interval_factor, inverse_diagonal
+from whence.surrogates.sum_kernels import Polynomial
 
-GAUSS = tuple((a + b) / 2 for a, b in zip(leggauss(3), (1, 0), strict=True))  # nodes on [0, 1], halved weights
+GAUSS = Mixture.over(*((a + b) / 2 for a, b in zip(leggauss(3), (1, 0), strict=True)))  # nodes on [0, 1]
 RATES, WEIGHTS = np.array([0.2, 0.5, 0.1, 0.8]), np.array([0.5, 0.2, 0.9, 0.4])
-KERNEL = Kernel((Constant(), Polynomial(2, WEIGHTS, 0.3), RBF(RATES)), (0.4, 0.3, 1.2))
+KERNEL = Sum((Constant(), Polynomial(2, WEIGHTS, 0.3), RBF(RATES)), (0.4, 0.3, 1.2))
 LATTICE = Lattice(np.array([-1.0, -0.5, -2.0, 0.0]), np.array([0.7, 1.5, 0.4, 1.0]))
 
 
@@ -84,7 +86,7 @@ def test_counts_are_repeated_rows():
     np.testing.assert_allclose(merged.level, single.level, atol=1e-12)
     for one, other in zip(merged.predict(POINTS), single.predict(POINTS), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)
-    scores = [p.main_effects(LATTICE, *GAUSS)[0] for p in (merged, single)]
+    scores = [p.effects(1, LATTICE, GAUSS)[0] for p in (merged, single)]
     np.testing.assert_allclose(*scores, atol=1e-10)
 
 
@@ -115,7 +117,11 @@ def test_leave_one_out_is_close_to_a_refit_that_also_forgets_the_level():
 
 # ---- effects ---------------------------------------------------------------------------------------------
 
-MIXTURES = {"loo": (np.ones(1), np.ones(1)), "half": (np.full(1, 0.5), np.full(1, 0.6)), "gauss": GAUSS}
+MIXTURES = {
+    "loo": (np.ones(1), np.ones(1)),
+    "half": (np.full(1, 0.5), np.full(1, 0.6)),
+    "gauss": (GAUSS.present, GAUSS.inside),
+}
 
 
 @pytest.mark.parametrize("mixture", MIXTURES)
@@ -124,8 +130,8 @@ def test_effects_and_their_std_are_those_of_the_posterior_over_all_subsets(mixtu
     X, Y, counts = setting()
     found = Posterior.condition(KERNEL, ALPHA, X, Y, counts)
     mean, covariance = oracles.gp_predict(kernel_oracle, ALPHA / counts, X, Y, POINTS, found.level)
-    scores, std = found.main_effects(LATTICE, nodes, weights)
-    pair_scores, pair_std = found.pair_effects(LATTICE, nodes, weights)
+    scores, std = found.effects(1, LATTICE, Mixture.over(nodes, weights))
+    pair_scores, pair_std = found.effects(2, LATTICE, Mixture.over(nodes, weights))
     close = {"atol": 1e-8}
     for k in range(4):
         a = oracles.effect_weights(4, [k], nodes, weights)
@@ -146,16 +152,18 @@ def test_mean_outcome_is_the_mean_over_all_subsets(q):
     X, Y, counts = setting()
     found = Posterior.condition(KERNEL, ALPHA, X, Y, counts)
     mean, _ = oracles.gp_predict(kernel_oracle, ALPHA / counts, X, Y, POINTS, found.level)
-    np.testing.assert_allclose(found.mean_outcome(LATTICE, q), oracles.bernoulli_weights(4, q) @ mean, atol=1e-10)
+    np.testing.assert_allclose(
+        found.mean_outcome(LATTICE, Mixture.over([q], [1.0])), oracles.bernoulli_weights(4, q) @ mean, atol=1e-10
+    )
 
 
 def test_blocks_do_not_change_any_number(monkeypatch):
     X, Y, counts = setting()
     at_once = Posterior.condition(KERNEL, ALPHA, X, Y, counts)
-    expected = [*at_once.predict(POINTS), at_once.predict_mean(POINTS), *at_once.pair_effects(LATTICE, *GAUSS)]
+    expected = [*at_once.predict(POINTS), at_once.predict_mean(POINTS), *at_once.effects(2, LATTICE, GAUSS)]
     monkeypatch.setattr(posterior_module, "BLOCK_BYTES", 1)
     monkeypatch.setattr(kernels, "BLOCK_BYTES", 1)
-    found = [*at_once.predict(POINTS), at_once.predict_mean(POINTS), *at_once.pair_effects(LATTICE, *GAUSS)]
+    found = [*at_once.predict(POINTS), at_once.predict_mean(POINTS), *at_once.effects(2, LATTICE, GAUSS)]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-12)
 
@@ -192,11 +200,11 @@ def test_a_large_matrix_factored_in_place_gives_the_same(monkeypatch):
 
 def test_a_kernel_that_is_no_kernel_is_refused():
     class Negative(Constant):
-        def gram(self, X, Y):
+        def evaluate(self, X, Y):
             return -10 * np.ones((len(X), len(Y)))
 
     with pytest.raises(InputError, match=r"not positive definite. Give the surrogate a larger noise \(alpha\)"):
-        Posterior.condition(Kernel((Negative(),), (1.0,)), ALPHA, *setting())
+        Posterior.condition(Sum((Negative(),), (1.0,)), ALPHA, *setting())
 
 
 # ---- calibration -----------------------------------------------------------------------------------------
@@ -207,8 +215,8 @@ def simulated(seed, m=80, T=6):
     rng = np.random.default_rng(seed)
     X = np.unique((rng.random((m + 60, 8)) < 0.5).astype(float), axis=0)
     X = X[rng.permutation(len(X))]
-    kernel = Kernel((RBF(np.full(8, 0.15)),), (1.0,))
-    C = kernel.gram(X, X) + ALPHA * np.eye(len(X))
+    kernel = Sum((RBF(np.full(8, 0.15)),), (1.0,))
+    C = kernel.evaluate(X, X) + ALPHA * np.eye(len(X))
     Y = 1 + 2 * np.linalg.cholesky(C) @ rng.normal(size=(len(X), T))
     return kernel, X[:m], Y[:m], X[m:], Y[m:]
 

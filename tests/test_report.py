@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
-from whence.answers.interactions import Interactions
+from whence.answers.attribution import Attribution
+from whence.answers.rules import RULES
 from whence.cli import app
 from whence.display.report import collect, write_page, write_report
 from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
@@ -107,9 +108,21 @@ def test_run_variance_is_the_square_of_the_predicted_std(penalty):
     S, asked = rng.integers(0, 2, (2, 12, 9)).astype(float)
     surrogate = whence.AdditiveSurrogate(penalty).fit(S[:9], rng.normal(size=(9, 2)))
     _, std = surrogate.predict(asked, return_std=True)
+    found = surrogate.run_variance(np.arange(2))
     for t in range(2):
-        center, Q, constant = surrogate.run_variance(t)
-        variance = np.einsum("nk,kl,nl->n", asked - center, Q, asked - center) + constant
+        Q = np.zeros((9, 9))
+        if "quadratic" in found:
+            Q[np.tril_indices(9)] = found["quadratic"][t]
+            Q += np.tril(Q, -1).T
+        else:
+            B, spectrum, penalties = found["basis"], found["spectrum"][:, None], found["penalties"]
+            Q += (B * (found["spread"][t] / (spectrum + penalties)).sum(1)) @ B.T
+            Q += found["rest"][t] * (np.eye(9) - B @ B.T)
+            moved = (spectrum + found["penalty"][t]) / (spectrum + penalties) - 1
+            moves = B @ ((B.T @ surrogate.coef_[:, [t]]) * moved)
+            Q += (moves * found["shares"][t]) @ moves.T
+        apart = asked - found["center"]
+        variance = np.einsum("nk,kl,nl->n", apart, Q, apart) + found["constant"][t]
         np.testing.assert_allclose(np.sqrt(variance), std[:, t], rtol=1e-9)
 
 
@@ -333,7 +346,7 @@ def test_like_partners_stand_together():
     scores = np.where(group[:, None] == group[None, :], 1.0, -1.0)[:, :, None]
     zero = np.zeros_like(scores)
     names = tuple("abcdef")
-    pairs = Interactions(scores, zero, zero, "exact", names, ("loss",), (False,), "shapley")
+    pairs = Attribution(scores, zero, zero, np.zeros(1), names, ("loss",), (False,), RULES["shapley"], "exact")
     assert np.abs(np.diff(group[pairs.clustered()])).sum() == 1
     assert sorted(pairs.clustered()) == list(range(6))
 

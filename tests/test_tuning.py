@@ -71,7 +71,7 @@ def test_grid_search_takes_the_least_error_of_refits(seed):
 
 def test_grid_search_reads_grams_one_at_a_time():
     S, Y, counts = runs()
-    grams = [RBF(np.full(4, gamma)).gram(S, S) for gamma in (0.1, 1.0)]
+    grams = [RBF(np.full(4, gamma)).evaluate(S, S) for gamma in (0.1, 1.0)]
     assert grid_search(iter(grams), Y, [0.1, 1.0], counts) == grid_search(grams, Y, [0.1, 1.0], counts)
 
 
@@ -133,7 +133,7 @@ def test_kernel_and_noise_are_the_ones_the_evidence_is_about(with_size):
     X, family, size_of = combined(S, with_size=with_size)
     theta = random_theta(family, 7)
     kernel, noise = oracles.combined(theta, family.n_parts, size_of, 1.7)
-    np.testing.assert_allclose(family.kernel(theta).gram(X, X), oracles.gram(kernel, X, X), rtol=1e-10)
+    np.testing.assert_allclose(family.kernel(theta).evaluate(X, X), oracles.gram(kernel, X, X), rtol=1e-10)
     np.testing.assert_allclose(family.noise(theta), noise)
     np.testing.assert_allclose(family.relevance(theta), np.exp(theta[-4:]))
     assert family.names == ("linear", "pairs", "rbf", "size")[: family.n_parts]
@@ -189,7 +189,7 @@ def test_fit_finds_the_noise_and_the_tasks_that_matter():
     assert relevance[:3].min() > 2 * relevance[3:].max()
     # The noise is relative to the process, whose scale is profiled out.
     kernel = family.kernel(theta)
-    C = kernel.gram(X, X) + family.noise(theta) * np.eye(len(X))
+    C = kernel.evaluate(X, X) + family.noise(theta) * np.eye(len(X))
     _, scale = oracles.profile_log_evidence(C, ((Z - Z.mean()) / spread)[:, 0])
     np.testing.assert_allclose(np.sqrt(family.noise(theta)) * scale * spread, 0.3, rtol=0.25)
 

@@ -1,7 +1,8 @@
 """Attribution: what each task does to each target, as a pure function of a fitted surrogate.
 
-Scores are changes of the metric as measured; words say whether that is good. All rules are mixtures of one kind of
-effect (:mod:`whence.answers.effects`), exact for product-kernel and additive surrogates, with the posterior std.
+Scores are changes of the metric as measured; words say whether that is good. Every rule (:mod:`.rules`) averages one
+kind of effect (:mod:`.effects`), in closed form where the surrogate has one, with the posterior std. Pairs are
+attributed in the same way, one order up (:mod:`.interactions`), and come back in the same type.
 """
 
 from __future__ import annotations
@@ -11,93 +12,144 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from whence.answers.effects import EXACT, Effects, as_model, main_effects, rule_mixture
+from whence.answers.effects import Effects, as_model, contrast_effects, effects
+from whence.answers.rules import Contrasts, Rule, find_rule
 from whence.errors import DataWarning, InputError
 from whence.surrogates.choose import Model
-from whence.surrogates.kernels import Array
+from whence.surrogates.mixture import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Words = np.ndarray[Any, np.dtype[np.str_]]
-# How much of a mixture the rule "shift" hands over to one task.
-SHIFT = 0.1
 HELPS, HURTS, UNCLEAR = "helps", "hurts", "not distinguishable from zero"
+TOGETHER, AGAINST = "work together", "work against each other"
 
 
 @dataclass(frozen=True)
-class Attribution(Effects):
-    """The score of every task for every target, with its uncertainty.
+class Attribution:
+    """The score of every task, or of every pair of tasks, for every target, with its uncertainty.
 
     Attributes
     ----------
-    scores, std : (K, T)
-        Change of the outcome, and its posterior std (NaN where the surrogate has none).
-    sampling_error : (K, T)
+    scores, std : (K, T) or (K, K, T)
+        Change of the outcome, and its posterior std (NaN where the surrogate has none). Pairs are symmetric, with a
+        zero diagonal.
+    sampling_error : of the same shape
         Standard error from sampling subsets; zero where scores are exact.
     baseline : (T,)
         Expected outcome over the subsets the rule averages over (for "inclusion": add it to the scores to get the
         paper's mean prediction over subsets that include the task).
+    rule : Rule
+        What the scores are an average over, by name and in words.
+    how : str
+        Whether they are exact.
     """
 
+    scores: Array
+    std: Array
+    sampling_error: Array
     baseline: Array
     task_names: tuple[str, ...]
     target_names: tuple[str, ...]
     maximize: tuple[bool, ...]
-    rule: str
+    rule: Rule
+    how: str
+
+    @classmethod
+    def of(cls, model: Model, rule: Rule, found: Effects) -> Attribution:
+        """Return effects with the names and directions of a model."""
+        names = {name: getattr(model, name) for name in ("task_names", "target_names", "maximize")}
+        return cls(**found._asdict(), **names, rule=rule)
+
+    @property
+    def order(self) -> int:
+        """Of how many tasks at once the scores are: 1, or 2 for pairs."""
+        return self.scores.ndim - 1
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What a score of the good and of the bad direction is called."""
+        return (HELPS, HURTS) if self.order == 1 else (TOGETHER, AGAINST)
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """Return the lower and upper ends of the credible intervals, both of the shape of the scores."""
+        width = ndtri((1 + level) / 2) * np.hypot(self.std, self.sampling_error)
+        return self.scores - width, self.scores + width
 
     def verdicts(self, level: float = 0.9) -> Words:
-        """Return in words, (K, T): helps, hurts, or not distinguishable from zero at this level."""
-        return verdicts(*self.interval(level), self.maximize, good=HELPS, bad=HURTS)
+        """Return each score in ``words``, or as not distinguishable from zero at this level."""
+        low, high = self.interval(level)
+        good, bad = self.words
+        up, down = np.where(self.maximize, good, bad), np.where(self.maximize, bad, good)
+        return np.asarray(np.where(low > 0, up, np.where(high < 0, down, UNCLEAR)))
 
-    def to_frame(self, level: float = 0.9) -> pd.DataFrame:
-        """Return one row per task and target, the most helpful first."""
+    def to_frame(self, level: float = 0.9, top: int | None = None) -> pd.DataFrame:
+        """Return one row per task and target, the most helpful first; or per pair and target, the strongest first.
+
+        ``top`` keeps so many of each target.
+        """
         import pandas as pd
 
         low, high = self.interval(level)
-        goodness = self.scores * np.where(self.maximize, 1, -1)
-        order = np.argsort(-goodness, axis=0, kind="stable")
         words = self.verdicts(level)
-        return pd.DataFrame(
-            [
-                {
-                    "target": target,
-                    "rank": place + 1,
-                    "task": self.task_names[k],
-                    "score": self.scores[k, t],
-                    "std": self.std[k, t],
-                    "low": low[k, t],
-                    "high": high[k, t],
-                    "verdict": str(words[k, t]),
-                }
-                for t, target in enumerate(self.target_names)
-                for place, k in enumerate(order[:, t])
-            ]
+        at = np.nonzero(np.triu(np.ones((len(self.task_names),) * 2), 1)) if self.order == 2 else None
+        members = np.column_stack(at if at else [np.arange(len(self.task_names))])
+        columns = ["task"] if self.order == 1 else [f"task_{letter}" for letter in "abc"[: self.order]]
+        rows = []
+        for t, target in enumerate(self.target_names):
+            scores = self.scores[(*members.T, t)]
+            best = np.abs(scores) if self.order > 1 else np.where(self.maximize[t], scores, -scores)
+            for place, tasks in enumerate(members[np.argsort(-best, kind="stable")][:top], start=1):
+                index = (*tasks, t)
+                named = dict(zip(columns, (self.task_names[k] for k in tasks), strict=True))
+                rank = {"rank": place} if self.order == 1 else {}
+                values = {"score": self.scores[index], "std": self.std[index], "low": low[index], "high": high[index]}
+                rows.append({"target": target, **rank, **named, **values, "verdict": str(words[index])})
+        first = ["target", "rank"] if self.order == 1 else ["target"]
+        return pd.DataFrame(rows, columns=[*first, *columns, "score", "std", "low", "high", "verdict"])
+
+    def clustered(self, target: int = 0) -> NDArray[np.intp]:
+        """Return the order of tasks (K,) in which those with like partners are next to each other, for pairs."""
+        from scipy.cluster.hierarchy import leaves_list, linkage
+        from scipy.spatial.distance import pdist
+
+        scores = self.scores[..., target]
+        if len(scores) < 3 or not np.abs(scores).max() > 0:
+            return np.arange(len(scores))
+        return np.asarray(
+            leaves_list(linkage(pdist(scores), "average", optimal_ordering=len(scores) <= 200)), dtype=np.intp
         )
 
     def __str__(self) -> str:
-        return f"{self.rule} attribution ({self.how})\n{self.to_frame().to_string(index=False)}"
+        what, top = ("attribution", None) if self.order == 1 else ("interactions", 10)
+        return f"{self.rule.name} {what} ({self.how})\n{self.to_frame(top=top).to_string(index=False)}"
 
     def _repr_html_(self) -> str:
-        from whence.display.notebook import attribution_html
+        from whence.display.notebook import attribution_html, interactions_html
 
-        return attribution_html(self)
+        return attribution_html(self) if self.order == 1 else interactions_html(self)
 
 
-def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = None, seed: int = 0) -> Attribution:
+def attribute(
+    model: Any, rule: str | Rule = "shapley", *, keep_prob: float | None = None, seed: int = 0
+) -> Attribution:
     """Return the attribution of every task to every target.
 
     Parameters
     ----------
     model : Model or fitted scikit-learn regressor
-    rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"}
+    rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"} or Rule
         The change when a task is added, averaged over the other tasks: over all sizes alike ("shapley"), over coin
         flips ("banzhaf"), to all others (the paper's leave-one-out, "loo"); or the mean over subsets of the design
         that include it minus the mean over all ("inclusion", the paper's random-ensemble score less its average).
         For mixture weights, "shift": the change when a task takes over a tenth of the average mixture.
     keep_prob : float, optional
-        For "inclusion": how often a task is in; as in the runs if not given.
+        For "inclusion": how often a task is in, each by itself. If not given, the design is that of the runs: subsets
+        of one size, coin flips at their rate, or else the runs' own subsets, with a sampling error.
     seed : int
         For surrogates whose effects have to be sampled.
 
@@ -110,32 +162,16 @@ def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = No
     >>> result.scores.round(3).ravel().tolist()
     [2.0, -1.0, 0.0, 0.0]
     """
-    model = as_model(model)
-    if rule == "shift":
-        return _shift(model)
-    keep = _keep_prob(model, keep_prob)
-    nodes, weights = rule_mixture(rule, model.outcomes.n_tasks, keep)
-    refuse_mixtures(model, rule)
+    model, rule = as_model(model), find_rule(rule)
+    if keep_prob is not None and not 0 < keep_prob < 1:
+        raise InputError(f"The 'keep_prob' parameter must lie between 0 and 1. Got {keep_prob} instead.")
+    if not rule.mixtures:
+        refuse_mixtures(model, rule.name)
     warn_of_extrapolation(model, rule)
-    effects = main_effects(model, nodes, weights, seed=seed)
-    return Attribution(
-        scores=effects.scores,
-        std=effects.std,
-        sampling_error=effects.sampling_error,
-        baseline=_baseline(model, nodes, weights, rule),
-        task_names=model.task_names,
-        target_names=model.target_names,
-        maximize=model.maximize,
-        rule=rule,
-        how=effects.how,
-    )
-
-
-def verdicts(low: Array, high: Array, maximize: tuple[bool, ...], *, good: str, bad: str) -> Words:
-    """Return ``good``, ``bad`` or "not distinguishable from zero" for intervals whose last axis is the target."""
-    up = np.where(maximize, good, bad)
-    down = np.where(maximize, bad, good)
-    return np.asarray(np.where(low > 0, up, np.where(high < 0, down, UNCLEAR)))
+    asked = rule.asks(model.subsets, keep_prob)
+    if isinstance(asked, Contrasts):
+        return Attribution.of(model, rule, contrast_effects(model, asked))
+    return Attribution.of(model, rule, effects(model, 1, asked, seed=seed))
 
 
 def refuse_mixtures(model: Model, rule: str) -> None:
@@ -147,65 +183,19 @@ def refuse_mixtures(model: Model, rule: str) -> None:
         )
 
 
-def warn_of_extrapolation(model: Model, rule: str) -> None:
+def warn_of_extrapolation(model: Model, rule: Rule) -> None:
     """Warn when a rule asks about subsets far larger or smaller than any run."""
     sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
-    if not len(sizes) or rule == "inclusion":
+    if not len(sizes) or rule.reach is None:
         return
-    reach = {"loo": (1.0, 1.0), "full": (1.0, 1.0), "banzhaf": (0.5, 0.5), "shapley": (0.25, 0.75)}[rule]
+    least, most = rule.reach
     slack = 0.1 * n_tasks + 1
     smallest, largest = sizes.min(), sizes.max()
-    if largest + slack < reach[1] * n_tasks or smallest - slack > reach[0] * n_tasks:
+    if largest + slack < most * n_tasks or smallest - slack > least * n_tasks:
         warnings.warn(
-            f"The rule {rule!r} asks about subsets of {reach[0] * n_tasks:.0f} to {reach[1] * n_tasks:.0f} tasks, "
+            f"The rule {rule.name!r} asks about subsets of {least * n_tasks:.0f} to {most * n_tasks:.0f} tasks, "
             f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
             "Measure such subsets, or attribute with rule='inclusion', which stays among the runs.",
             DataWarning,
             stacklevel=3,
         )
-
-
-def _shift(model: Model) -> Attribution:
-    """The change of the outcome when a task takes over a tenth of the average mixture from all in proportion."""
-    runs = model.subsets
-    if not len(runs):
-        raise InputError("The rule 'shift' starts from the average of the runs. Give a model made by whence.fit.")
-    average = runs.mean(0)
-    points = np.vstack([average, (1 - SHIFT) * average + SHIFT * average.sum() * np.eye(len(average))])
-    contrasts = np.hstack([-np.ones((len(average), 1)), np.eye(len(average))])
-    predicted = model.predict_quietly(points)
-    std = np.full((len(average), model.outcomes.n_targets), np.nan)
-    for part in model.parts:
-        if hasattr(part.surrogate, "contrast_std"):
-            std[:, part.targets] = part.surrogate.contrast_std(points, contrasts) * part.factor
-    return Attribution(
-        scores=contrasts @ predicted,
-        std=std,
-        sampling_error=np.zeros_like(std),
-        baseline=predicted[0],
-        task_names=model.task_names,
-        target_names=model.target_names,
-        maximize=model.maximize,
-        rule="shift",
-        how=EXACT,
-    )
-
-
-def _keep_prob(model: Model, given: float | None) -> float:
-    if given is None:
-        observed = model.subsets
-        return float(np.clip(observed.mean(), 0.0, 1.0)) if observed.size else 0.5
-    if not 0 < given < 1:
-        raise InputError(f"The 'keep_prob' parameter must lie between 0 and 1. Got {given} instead.")
-    return given
-
-
-def _baseline(model: Model, nodes: Array, weights: Array, rule: str) -> Array:
-    """E[g] over the subsets of the rule, product-kernel part (T,)."""
-    shares = np.ones(1) if rule == "inclusion" else weights
-    baseline = np.full(model.outcomes.n_targets, np.nan)
-    for part in model.parts:
-        if hasattr(part.surrogate, "mean_outcome"):
-            means = [part.surrogate.mean_outcome(float(q)) for q in nodes]
-            baseline[part.targets] = sum(share * mean for share, mean in zip(shares, means, strict=True))
-    return baseline

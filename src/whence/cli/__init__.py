@@ -207,10 +207,10 @@ def attribute(
         _refuse_mixtures(runs, rule.value)
     model = _fit(runs, estimates, seed)
     found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
-    document = {"rule": found.rule, "how": found.how, "scores": _records(found.to_frame(), targets)}
-    heading = f"{tables.HEADINGS[found.rule]} attribution"
+    document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
+    heading = f"{found.rule.heading} attribution"
     page = tables.effects_page(found, targets, heading=heading, top=top)
-    what = remark(f"score: {tables.RULES[found.rule]} ({found.how})")
+    what = remark(f"score: {found.rule.words} ({found.how})")
     return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
 
 
@@ -219,20 +219,20 @@ def interactions(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
-    kind: args.Kind = args.KindName.shapley,
+    rule: args.PairRule = args.PairRuleName.shapley,
     target: args.Target = None,
     top: args.TopPairs = 10,
     seed: args.Seed = 0,
 ) -> Answer:
     """List pairs that work together, or against each other."""
     targets = _targets(runs, target)
-    _refuse_mixtures(runs, f"{kind.value} interactions")
+    _refuse_mixtures(runs, f"{rule.value} interactions")
     model = _fit(runs, estimates, seed)
-    found = whence.interactions(model, kind.value, seed=seed)
-    document = {"kind": found.kind, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
-    heading = f"{tables.HEADINGS[found.kind]} interactions"
+    found = whence.interactions(model, rule.value, seed=seed)
+    document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
+    heading = f"{found.rule.heading} interactions"
     page = tables.effects_page(found, targets, heading=heading, top=top)
-    what = remark(f"score: what the two do beyond the sum of each, {tables.OTHERS[found.kind]} ({found.how})")
+    what = remark(f"score: what the two do beyond the sum of each, {found.rule.others} ({found.how})")
     return Answer(_about(model) | document, [*tables.model_page(model), *page, what])
 
 

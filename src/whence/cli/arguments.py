@@ -34,7 +34,7 @@ RuleName = Enum(
         "shift": "shift",
     },
 )
-KindName = Enum("KindName", {"shapley": "shapley", "banzhaf": "banzhaf", "full": "full"})
+PairRuleName = Enum("PairRuleName", {"shapley": "shapley", "banzhaf": "banzhaf", "loo": "loo"})
 SelectBy = Enum("SelectBy", {"prediction": "prediction", "attribution": "attribution"})
 SuggestBy = Enum("SuggestBy", {"variance": "variance", "improvement": "improvement"})
 Names = list[str] | None
@@ -82,7 +82,7 @@ TrainFraction = Annotated[float, typer.Option(metavar="SHARE", help="Of the subs
 Rule = Annotated[RuleName, typer.Option(help="What a score is; shift is for mixtures.")]
 ReportRule = Annotated[RuleName | None, typer.Option(help="What a score is (else: by what the runs allow).")]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="Inclusion: how often a task is in.")]
-Kind = Annotated[KindName, typer.Option(help="With which of the other tasks.")]
+PairRule = Annotated[PairRuleName, typer.Option(help="What a score is.")]
 Target = Annotated[Names, _name("--target", help="Show only this outcome.")]
 Top = Annotated[int | None, typer.Option(metavar="N", help="Show N tasks at either end.", min=1)]
 TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]

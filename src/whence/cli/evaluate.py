@@ -134,7 +134,8 @@ def _rule_correlations(
     model = whence.fit(runs, seed=seed)
     linear = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), seed=seed)
     rules = ("loo", "shapley", "banzhaf", "inclusion")
-    scores = {tables.HEADINGS[rule]: whence.attribute(model, rule, seed=seed).scores for rule in rules}
+    attributed = [whence.attribute(model, rule, seed=seed) for rule in rules]
+    scores = {found.rule.heading: found.scores for found in attributed}
     scores["tuned linear"] = whence.attribute(linear, "banzhaf").scores
     scores |= given
     kinds = ("pearson", "spearman")

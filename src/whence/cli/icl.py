@@ -310,17 +310,13 @@ def _predicted(fitted: "Model", sequence: Any) -> tuple[float, float, float]:
 
 def _pairs(fitted: "Model", shots: int, seed: int) -> "pd.DataFrame":
     """Pairs by what they do beyond the sum of each, in prompts of the size at hand."""
-    import numpy as np
+    from whence.answers.interactions import interactions
+    from whence.answers.rules import Rule
+    from whence.surrogates.mixture import Mixture
 
-    from whence.answers.effects import pair_effects
-    from whence.answers.interactions import Interactions
-
-    keep = shots / fitted.outcomes.n_tasks
-    found = pair_effects(fitted, np.array([keep]), np.ones(1), seed=seed)
-    names = (fitted.task_names, fitted.target_names, fitted.maximize)
-    return Interactions(found.scores, found.std, found.sampling_error, found.how, *names, kind="prompts").to_frame(
-        top=MOST_PAIRS
-    )
+    mixture = Mixture.over([shots / fitted.outcomes.n_tasks], [1.0])
+    prompts = Rule("prompts", "Prompts", "", "in prompts of this size", lambda subsets, keep_prob: mixture)
+    return interactions(fitted, prompts, seed=seed).to_frame(top=MOST_PAIRS)
 
 
 def _ranked_page(ranked: "pd.DataFrame", prompts: "Prompts", top: int | None) -> Page:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.answers.attribution import Attribution
-    from whence.answers.interactions import Interactions
     from whence.answers.selection import Selection
     from whence.evaluation import Ceiling, Comparison
     from whence.outcomes import Outcomes
@@ -44,30 +43,10 @@ if TYPE_CHECKING:
 MOST_TARGETS = 5  # with more, tables show the mean over targets
 HOW = "--json or --top"  # to see what a table leaves out
 NO_PAIRS = "None: the surrogate that predicts these runs best adds up what each task does alone."
-RULES = {
-    "shapley": "the change when the task joins, averaged over subsets of every size",
-    "banzhaf": "the change when the task joins, averaged over random halves of the others",
-    "loo": "the change when the task joins all the others",
-    "inclusion": "the mean over subsets that include the task, less the mean over all",
-    "shift": "the change when the task takes over a tenth of the average mixture",
-}
 SCORES = {
     "rank corr.": "Spearman correlation of predicted and measured outcomes (LDS)",
     "residual": "squared error over the variance of the outcome",
     "90% hold": "outcomes that lie in their 90% intervals",
-}
-HEADINGS = {
-    "shapley": "Shapley",
-    "banzhaf": "Banzhaf",
-    "loo": "Leave-one-out",
-    "inclusion": "Inclusion",
-    "shift": "Shift",
-    "full": "Full-set",
-}
-OTHERS = {
-    "shapley": "averaged over subsets of the others of every size",
-    "banzhaf": "averaged over random halves of the others",
-    "full": "all the others being in",
 }
 
 
@@ -139,19 +118,15 @@ def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
     return [remark(f"{name}: {SCORES[name]}") for name in columns]
 
 
-def effects_page(
-    found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None, how: str = HOW
-) -> Page:
+def effects_page(found: Attribution, targets: Sequence[str], *, heading: str, top: int | None, how: str = HOW) -> Page:
     """Return a table per target of what tasks or pairs do; of many targets, one table of their mean.
 
     ``how`` says how to see what was left out.
     """
-    from whence.answers.interactions import Interactions
-
     if len(targets) > MOST_TARGETS:
         return _mean_page(found, targets, heading=heading, top=top, how=how)
-    pairs = found.scores.ndim == 3
-    frame = found.to_frame(top=top) if isinstance(found, Interactions) else found.to_frame()
+    pairs = found.order == 2
+    frame = found.to_frame(top=top if pairs else None)
     if frame.empty:
         return [remark("With a single task there are no pairs.")]
     names = frame["task_a"] + " + " + frame["task_b"] if pairs else frame["task"]
@@ -177,16 +152,14 @@ def effects_page(
     return [*page, remark("unclear: the 90% interval holds zero")] if unclear else page
 
 
-def _mean_page(
-    found: Attribution | Interactions, targets: Sequence[str], *, heading: str, top: int | None, how: str
-) -> Page:
+def _mean_page(found: Attribution, targets: Sequence[str], *, heading: str, top: int | None, how: str) -> Page:
     """Return the mean over targets, and to how many of them each task or pair does good or harm."""
     import numpy as np
 
     tasks = found.task_names
     at: Any = np.arange(len(tasks))
     names, words = list(tasks), ["task", "helps", "hurts"]
-    if found.scores.ndim == 3:
+    if found.order == 2:
         at = np.triu_indices(len(tasks), 1)
         names, words = [f"{tasks[k]} + {tasks[j]}" for k, j in zip(*at, strict=True)], ["pair", "together", "against"]
     places = [found.target_names.index(name) for name in targets]

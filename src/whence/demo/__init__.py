@@ -25,11 +25,10 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import whence
-from whence.answers.attribution import HURTS, Attribution
-from whence.answers.interactions import AGAINST, TOGETHER, Interactions
+from whence.answers.attribution import AGAINST, HURTS, TOGETHER, Attribution
 from whence.answers.selection import Selection
 from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
-from whence.cli.tables import RULES, SCORES, effects_page, legend, model_page
+from whence.cli.tables import SCORES, effects_page, legend, model_page
 from whence.demo import gradex as demo_gradex
 from whence.evaluation import SizeOnly, residual_error
 from whence.outcomes.checks import places
@@ -240,7 +239,7 @@ def _hurt(scores: Attribution) -> set[str]:
     return set(np.array(scores.task_names)[scores.verdicts()[:, 0] == HURTS])
 
 
-def _verdict(pairs: Interactions, members: set[str]) -> str:
+def _verdict(pairs: Attribution, members: set[str]) -> str:
     first, second = places(sorted(members), pairs.task_names, "group")
     return str(pairs.verdicts()[first, second, 0])
 
@@ -276,12 +275,12 @@ def _scores_page(scores: Attribution) -> Page:
     return [
         title("3. What each group does: whence.attribute"),
         *effects_page(scores, scores.target_names, heading="Shapley values", top=None),
-        remark(f"score: {RULES['shapley']}"),
+        remark(f"score: {scores.rule.words}"),
         Text(f"Better left out: {', '.join(sorted(_hurt(scores))) or 'none'}."),
     ]
 
 
-def _pairs_page(pairs: Interactions) -> Page:
+def _pairs_page(pairs: Attribution) -> Page:
     return [
         title("4. What pairs do together: whence.interactions"),
         *effects_page(pairs, pairs.target_names, heading="Shapley interactions", top=N_PAIRS),

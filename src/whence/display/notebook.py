@@ -20,7 +20,6 @@ from whence.errors import counted
 
 if TYPE_CHECKING:
     from whence.answers.attribution import Attribution
-    from whence.answers.interactions import Interactions
     from whence.answers.selection import Selection
     from whence.answers.suggestion import Suggestions
     from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
@@ -103,16 +102,16 @@ def model_html(model: Model) -> str:
 
 def attribution_html(found: Attribution) -> str:
     """Return what each task does, a table per target or one of their mean."""
-    heading = f"{tables.HEADINGS[found.rule]} attribution"
+    heading = f"{found.rule.heading} attribution"
     page = tables.effects_page(found, found.target_names, heading=heading, top=None, how=HOW)
-    return page_html([*page, remark(f"score: {tables.RULES[found.rule]} ({found.how})")])
+    return page_html([*page, remark(f"score: {found.rule.words} ({found.how})")])
 
 
-def interactions_html(found: Interactions) -> str:
+def interactions_html(found: Attribution) -> str:
     """Return the strongest pairs."""
-    heading = f"{tables.HEADINGS[found.kind]} interactions"
+    heading = f"{found.rule.heading} interactions"
     page = tables.effects_page(found, found.target_names, heading=heading, top=TOP_PAIRS, how=HOW)
-    what = f"score: what the two do beyond the sum of each, {tables.OTHERS[found.kind]} ({found.how})"
+    what = f"score: what the two do beyond the sum of each, {found.rule.others} ({found.how})"
     return page_html([*page, remark(what)])
 
 

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
-from whence.answers.interactions import Interactions
 from whence.cli.console import direction
-from whence.cli.tables import HEADINGS
 from whence.errors import InputError, did_you_mean
 from whence.evaluation import LearningCurve
 from whence.outcomes import Outcomes
@@ -63,11 +61,11 @@ def attribution(
         ax.hlines(at, low, high, color=INK, lw=1.2)
     ax.axvline(0, color=DIM, lw=0.8)
     ax.set_yticks(at, [found.task_names[k] for k in order])
-    ax.set_xlabel(f"change of {found.target_names[t]} ({HEADINGS[found.rule]}), {direction(found.maximize[t])}")
+    ax.set_xlabel(f"change of {found.target_names[t]} ({found.rule.heading}), {direction(found.maximize[t])}")
     return _open(ax)
 
 
-def interaction_matrix(found: Interactions, target: str | None = None, *, ax: Axes | None = None) -> Axes:
+def interaction_matrix(found: Attribution, target: str | None = None, *, ax: Axes | None = None) -> Axes:
     """Return the matrix of all pairs, tasks with like partners side by side; dots can be told from zero.
 
     Parameters are those of `attribution`.
@@ -84,7 +82,7 @@ def interaction_matrix(found: Interactions, target: str | None = None, *, ax: Ax
 
 
 def interaction_network(
-    found: Interactions, target: str | None = None, *, top: int = MOST_EDGES, ax: Axes | None = None
+    found: Attribution, target: str | None = None, *, top: int = MOST_EDGES, ax: Axes | None = None
 ) -> Axes:
     """Return the strongest pairs that can be told from zero, as lines between tasks on a circle.
 

@@ -21,8 +21,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from whence.errors import InputError
-from whence.surrogates.kernels import RBF, Array, Kernel, Polynomial
+from whence.surrogates.kernels import RBF, Array, Kernel, Sum
 from whence.surrogates.posterior import Posterior
+from whence.surrogates.sum_kernels import Polynomial
 from whence.surrogates.tuning import grid_search, tuning_sample
 
 SHARES = (0.0, 0.3, 3.0)  # weight of what the demonstrations of a group do alike
@@ -103,7 +104,7 @@ class OrderSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         sample, targets = tuning_sample(Y, TUNING_RUNS, seed=0)
         counts = np.ones(len(sample))
         grams = (self._features(rows[sample], name, share) for name, share, _ in choices)
-        grams = (_kernel(F, rate).gram(F, F) for F, (*_, rate) in zip(grams, choices, strict=True))
+        grams = (_kernel(F, rate).evaluate(F, F) for F, (*_, rate) in zip(grams, choices, strict=True))
         centred = Y[sample] - Y[sample].mean(0)
         which, self.alpha_ = grid_search(grams, centred[:, targets], ALPHAS, counts)
         self.slots_, self.share_, rate = choices[which]
@@ -152,11 +153,11 @@ def _kernel(F: Array, rate: float) -> Kernel:
     squared = (F**2).sum(1)
     linear = Polynomial(1, ones / max(float(squared.mean()), 1e-12), 0.0)
     if not rate:
-        return Kernel((linear,), (1.0,))
+        return linear
     distance = squared[:, None] + squared - 2 * F @ F.T
     positive = distance[distance > 1e-9]
     typical = float(np.median(positive)) if len(positive) else 1.0
-    return Kernel((RBF(rate / typical * ones), linear), (1.0, 0.3))
+    return Sum((RBF(rate / typical * ones), linear), (1.0, 0.3))
 
 
 def best_order(

@@ -18,12 +18,13 @@ import numpy as np
 import scipy.linalg
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.linear_model import Lasso, LassoCV
 from sklearn.model_selection import KFold
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from whence.errors import InputError
+from whence.surrogates.mixture import Mixture
+from whence.surrogates.protocol import Moments, Places, Surrogate
 from whence.surrogates.ridge import Centred, beliefs, centred, leave_one_out
 
 Floats = NDArray[np.float64]
@@ -36,7 +37,7 @@ _LASSO_GRID = np.geomspace(1.0, 1e-3, 50)  # multiples of the smallest penalty a
 _LASSO_SWEEPS = 50_000  # subsets of a fixed size are collinear, and coordinate descent is slow there
 
 
-class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class AdditiveSurrogate(Surrogate):
     """Linear surrogate of a set function, with intervals; many targets cost little more than one.
 
     Rows with the same subset are merged first: weights add up and outcomes are averaged. A row of weight 2 is
@@ -100,7 +101,6 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     coef_std_: Floats
     noise_std_: Floats
     n_features_in_: int
-    exact_effects = True  # what main_effects and pair_effects say is all there is
     _one_target: bool
     _subset_mean: Floats  # (K,)
     _total_weight: float
@@ -206,25 +206,34 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         of_mean = self._variance_along(X - self._subset_mean) + self._variance / self._total_weight
         return mean, np.sqrt(of_mean + self.noise_std_**2).reshape(shape)
 
-    def main_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
-        """Σ_q w_q E[g(s with k) − g(s without k)], s ~ Bernoulli(q)^K, and its std, both (K, T).
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Effects of tasks (K, T) or pairs (K, K, T), and their std.
 
-        Where tasks do not interact, it does not matter which others are there: this is coef_k Σ_q w_q.
+        Where tasks do not interact, the others matter only if they are drawn otherwise with the task than without it;
+        pairs do nothing, and are known to.
         """
         check_is_fitted(self)
-        total = float(np.sum(np.asarray(weights, dtype=np.float64)))
-        return self.coef_ * total, self.coef_std_ * abs(total)
-
-    def pair_effects(self, nodes: ArrayLike, weights: ArrayLike) -> tuple[Floats, Floats]:
-        """Interaction of each pair of tasks and its std, (K, K, T): 0, and known to be, since effects add up."""
-        check_is_fitted(self)
         n_tasks, n_targets = self.coef_.shape
-        return np.zeros((n_tasks, n_tasks, n_targets)), np.zeros((n_tasks, n_tasks, n_targets))
+        if order > 1:
+            return np.zeros((n_tasks,) * order + (n_targets,)), np.zeros((n_tasks,) * order + (n_targets,))
+        total, with_it, _, without_it = (float(part.sum().real) for part in mixture.moments(n_tasks - 1))
+        if mixture.same_others:
+            return self.coef_ * total, self.coef_std_ * abs(total)
+        directions = np.full((n_tasks, n_tasks), with_it - without_it)
+        np.fill_diagonal(directions, total)
+        given = np.isnan(self._total_weight)  # coefficients that were given, each with its own std
+        variance = directions**2 @ self.coef_std_**2 if given else self._variance_along(directions)
+        return directions @ self.coef_, np.sqrt(variance)
 
-    def mean_outcome(self, keep_prob: float) -> Floats:
-        """Mean of g (T,) over subsets that keep each task with the same probability."""
+    def mean_outcome(self, mixture: Mixture) -> Floats:
+        """Mean of g (T,) over the subsets of a mixture."""
         check_is_fitted(self)
-        return np.asarray(self.intercept_ + keep_prob * self.coef_.sum(axis=0))
+        chance = mixture.overall_chances(len(self.coef_))
+        share = chance @ np.linspace(0, 1, len(chance))
+        return np.asarray(chance.sum() * self.intercept_ + share * self.coef_.sum(axis=0))
+
+    def remainder(self) -> None:
+        """Nothing: effects in closed form are all there is."""
 
     def contrast_std(self, X: ArrayLike, contrasts: Floats) -> Floats:
         """Std (c, T) of the combinations ``contrasts`` (c, n) of g at n subsets."""
@@ -232,49 +241,32 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         of_level = contrasts.sum(axis=1, keepdims=True) ** 2 * self._variance / self._total_weight
         return np.asarray(np.sqrt(self._variance_along(along) + of_level))
 
-    def run_variance(self, target: int = 0) -> tuple[Floats, Floats, float]:
-        """Centre c (K,), matrix Q (K, K) and constant v: a new run of s has the variance (s − c)ᵀ Q (s − c) + v.
+    def run_variance(self, targets: Places) -> dict[str, Floats]:
+        """Return what the variance of a new run, (s − center)ᵀ Q (s − center) + constant, is made of, as arrays.
 
-        The square of the std that `predict` gives, written out for those who compute it elsewhere.
+        It is the square of the std that `predict` gives, for those who compute it elsewhere. Q is given as its lower
+        triangle, or so that what targets share is given once: B diag(Σ_a spread_a / (spectrum + penalty_a)) Bᵀ +
+        rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty moves the coefficients.
         """
         check_is_fitted(self)
-        n_tasks = len(self.coef_)
-        constant = float(self._variance[target] / self._total_weight + self.noise_std_[target] ** 2)
-        if self._active:
-            active, covariance = self._active[target]
-            Q = np.zeros((n_tasks, n_tasks))
-            Q[np.ix_(active, active)] = covariance * self._variance[target]
-            return self._subset_mean, Q, constant
-        basis, spectrum, shares = self._basis, self._spectrum[:, None], self._beliefs[:, target]
-        spread = shares * self._variances[:, target]
-        Q = (basis * (1 / (spectrum + self._alphas) @ spread)) @ basis.T
-        if self.penalty == "ridge":
-            Q += (np.eye(n_tasks) - basis @ basis.T) * (spread / self._alphas).sum()
-        if len(self._alphas) > 1:
-            coef = (basis.T @ self.coef_[:, target])[:, None]
-            moves = basis @ (coef * (spectrum + self.alpha_[target]) / (spectrum + self._alphas) - coef)
-            Q += (moves * shares) @ moves.T
-        return self._subset_mean, np.asarray(Q), constant
-
-    def run_variance_parts(self, targets: NDArray[np.int64]) -> dict[str, Floats]:
-        """Return `run_variance` of several targets as arrays: what they share once, and little for each of them."""
         constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
         common = {"center": self._subset_mean, "constant": constant}
         if self._active:
-            lower = np.tril_indices(len(self.coef_))
-            return common | {"quadratic": np.array([self.run_variance(int(t))[1][lower] for t in targets])}
+            forms = np.zeros((len(targets), len(self.coef_), len(self.coef_)))
+            for form, t in zip(forms, targets, strict=True):
+                active, covariance = self._active[t]
+                form[np.ix_(active, active)] = covariance * self._variance[t]
+            first, second = np.tril_indices(len(self.coef_))
+            return common | {"quadratic": forms[:, first, second]}
         spread = (self._beliefs * self._variances)[:, targets].T
-        rest = (spread / self._alphas).sum(1) if self.penalty == "ridge" else np.zeros(len(targets))
         return common | {
             "basis": self._basis,
             "spectrum": self._spectrum,
-            "penalties": np.asarray(self._alphas, np.float64),
-            "penalty": np.asarray(self.alpha_, np.float64)[targets]
-            if len(self._alphas) > 1
-            else np.zeros(len(targets)),
+            "penalties": self._alphas,
+            "penalty": self.alpha_[targets],
             "shares": self._beliefs[:, targets].T,
             "spread": spread,
-            "rest": rest,
+            "rest": (spread / self._alphas).sum(1) if self.penalty == "ridge" else np.zeros(len(targets)),
         }
 
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
@@ -289,10 +281,15 @@ class AdditiveSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             covariance += (centred @ centred.T - along @ along.T) * (1 / self.alpha_).mean()
         return np.asarray(covariance), 1.0
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
+    def export(self, subsets: Floats, places: Places) -> dict[str, Any]:
+        """The mean as intercept + coef · s, the variance of a run as (s − center)ᵀ Q (s − center) + constant."""
+        return {
+            "kind": "additive",
+            "coef": self.coef_[:, places].T,
+            "intercept": self.intercept_[places],
+            "noise": self.noise_std_[places] ** 2,
+            **self.run_variance(places),
+        }
 
     def _check_parameters(self) -> None:
         if self.penalty not in ("ridge", "ols", "lasso"):

@@ -32,6 +32,7 @@ from whence.surrogates.crossvalidation import (
 )
 from whence.surrogates.fused import ESTIMATES, FUSED, fusion_candidates, trust_in_estimates
 from whence.surrogates.kernels import Array
+from whence.surrogates.protocol import as_surrogate
 from whence.surrogates.range import Range, outside, warn_outside
 from whence.surrogates.rungs import Rung, learn_rungs
 
@@ -155,12 +156,8 @@ class Model:
         S = self.rows(subsets)
         covariance, noise = np.zeros((len(S), len(S))), 0.0
         for part in self.parts:
-            if not hasattr(part.surrogate, "covariance"):
-                raise InputError(
-                    f"A {type(part.surrogate).__name__} has no posterior covariance. Use whence.fit's own choice."
-                )
             share = len(part.targets) / self.outcomes.n_targets
-            own_covariance, own_noise = part.surrogate.covariance(S)
+            own_covariance, own_noise = as_surrogate(part.surrogate).covariance(S)
             covariance += share * own_covariance
             noise += share * own_noise
         return covariance, noise

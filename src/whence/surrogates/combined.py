@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
-from whence.surrogates.kernel import Group, PosteriorSurrogate, groups_with, one_of
-from whence.surrogates.kernels import Array
+from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, groups_with, one_of
+from whence.surrogates.mixture import Array
 from whence.surrogates.posterior import Posterior
+from whence.surrogates.protocol import Places, Remainder
 from whence.surrogates.tuning import CombinedKernel
 from whence.surrogates.warp import RankScale
 
@@ -70,11 +71,6 @@ class CombinedSurrogate(PosteriorSurrogate):
         self.weight_scale = weight_scale
         self.own = own
         self.random_state = random_state
-
-    @property
-    def exact_effects(self) -> bool:
-        """Whether predictions are those of the product-kernel model, so that effects are exact."""
-        return self.outcome_scale == "raw"
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
@@ -164,6 +160,25 @@ class CombinedSurrogate(PosteriorSurrogate):
         return CombinedKernel(
             S.shape[1], coordinates.scale, float(coordinates.center.sum()), size_unit=float(sizes.std())
         )
+
+    def remainder(self) -> Remainder | None:
+        """Return what the rank scale adds to the kernel model; None without it."""
+        if self.outcome_scale == "raw":
+            return None
+        return lambda S: np.asarray(self.predict(S)).reshape(len(S), -1) - self.product_part(S)
+
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the kernel model as plain data, on ranks with the map to outcomes."""
+        found = super().export(subsets, places)
+        if self.outcome_scale == "raw" or found is None:
+            return found
+        return found | {
+            "kind": "ranks",
+            "groups": exported_groups(self.score_groups_, places),
+            "scores": self.scale_.scores[:, places].T,
+            "outcomes": self.scale_.outcomes[:, places].T,
+            "least_std": self.least_std_[places],
+        }
 
     def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:
         if self.outcome_scale == "raw":

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from whence.outcomes import distinct_rows
-from whence.surrogates.kernels import Array, Lattice
+from whence.surrogates.kernels import Lattice
+from whence.surrogates.mixture import Array
 
 TRANSFORMS = ("identity", "sqrt", "log", "both")
 

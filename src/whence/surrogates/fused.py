@@ -22,15 +22,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 from scipy.special import stdtrit
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.coordinates import Coordinates, merge_replicates
 from whence.surrogates.crossvalidation import FEWEST_TO_CHOOSE
 from whence.surrogates.kernel import Group, PosteriorSurrogate
-from whence.surrogates.kernels import Array, Constant, Kernel
+from whence.surrogates.kernels import Array, Constant
+from whence.surrogates.mixture import Mixture
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
-from whence.surrogates.rungs import Moments, Rung
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ ROUNDS = 2
 LEVEL_NOISE = 10.0
 
 
-class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class FusedSurrogate(Surrogate):
     """The truth as estimates, each times a learned slope, plus a Gaussian process on what they leave over.
 
     Parameters
@@ -88,11 +89,6 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_clone__(self) -> FusedSurrogate:
         """The same surrogate, not fitted. Its rungs stay as they are: true runs have no part in them."""
         return FusedSurrogate(self.rungs, kernel=self.kernel, random_state=self.random_state)
-
-    @property
-    def exact_effects(self) -> bool:
-        """Whether effects are exact: where those of all rungs are."""
-        return all(rung.exact_effects for rung in self.rungs)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> FusedSurrogate:
         """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T); m may be 0."""
@@ -152,24 +148,26 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         mean += self.residual_.predict(S)
         return mean[:, 0] if self.single_target_ else mean
 
-    def product_part(self, X: ArrayLike) -> Array:
-        """Return the predictions (n, T) of the parts whose effects are exact."""
-        S = np.asarray(X, np.float64)
-        estimates = np.stack([rung.product_part(S) - rung.level for rung in self.rungs])
-        return self._sloped(estimates) + self.residual_.product_part(S)
+    def remainder(self) -> Remainder | None:
+        """Return the remainders of the rungs, each times its slope; None where no rung has one."""
+        rests = [rung.remainder() for rung in self.rungs]
+        if all(rest is None for rest in rests):
+            return None
+        nothing = np.zeros(self.n_targets_)
+        return lambda S: self._sloped(
+            np.stack([np.broadcast_to(rest(S) if rest else nothing, (len(S), self.n_targets_)) for rest in rests])
+        )
 
-    def mean_outcome(self, keep_prob: float) -> Array:
-        """Return the expected outcome (T,) when every task is in with probability ``keep_prob``."""
-        estimates = np.stack([rung.mean_outcome(keep_prob) - rung.level for rung in self.rungs])
-        return self._sloped(estimates) + self.residual_.mean_outcome(keep_prob)
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        """Return the expected outcome (T,) over the subsets of a mixture."""
+        estimates = np.stack([rung.mean_outcome(mixture) - rung.level for rung in self.rungs])
+        return self._sloped(estimates) + self.residual_.mean_outcome(mixture)
 
-    def main_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[f(with k) − f(without k)] and its posterior std, both (K, T)."""
-        return self._effects("main_effects", nodes, weights)
-
-    def pair_effects(self, nodes: Array, weights: Array) -> Moments:
-        """Return Σ_q w_q E_q[second difference of f in tasks k, l] and its posterior std, both (K, K, T)."""
-        return self._effects("pair_effects", nodes, weights)
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of tasks (K, T) or pairs (K, K, T), and their posterior std."""
+        estimates = [rung.effects(order, mixture) for rung in self.rungs]
+        carried = [known.effects(order, mixture)[0] for known in self.carried_]
+        return self._fused(estimates, self.residual_.effects(order, mixture), carried)
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return the posterior std (c, T) of the combinations ``contrasts`` (c, n) of outcomes at n subsets."""
@@ -202,10 +200,22 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
             covariance += (apart[r] * slopes.covariance[:, r, s]) @ apart[s].T / self.n_targets_
         return covariance, noise
 
-    def _effects(self, name: str, nodes: Array, weights: Array) -> Moments:
-        estimates = [rung.effects(name, nodes, weights) for rung in self.rungs]
-        residual = getattr(self.residual_, name)(nodes, weights)
-        return self._fused(estimates, residual, [getattr(known, name)(nodes, weights)[0] for known in self.carried_])
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the rungs with their slopes, and what they leave over, as plain data."""
+        rest = [each.export(subsets, places) for each in (self.residual_, *self.carried_)]
+        rungs = [rung.export(places) for rung in self.rungs]
+        if None in rest or None in rungs:
+            return None
+        one = {"factor": np.ones(len(places))}
+        residual, *carried = [(each or {}) | one for each in rest]
+        slopes = [{"slope": slope[places]} for slope in self.slopes_.mean]
+        return {
+            "kind": "fused",
+            "residual": residual,
+            "carried": carried,
+            "rungs": [(rung or {}) | slope for rung, slope in zip(rungs, slopes, strict=True)],
+            "covariance": self.slopes_.covariance[places],
+        }
 
     def _sloped(self, estimates: Array) -> Array:
         """Σ_r ρ_rt · estimates (R, …, T)."""
@@ -229,11 +239,10 @@ class FusedSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
 class _Level(PosteriorSurrogate):
     """What estimates leave over, where it does not depend on the subset: a level, and noise."""
 
-    def fit(self, X: Array, y: Array, sample_weight: Array) -> _Level:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> _Level:
         self.n_features_in_, self.n_targets_, self.single_target_ = X.shape[1], y.shape[1], False
         self.coordinates_ = Coordinates.learn(X, standardize=False)
-        kernel = Kernel((Constant(),), (1.0,))
-        posterior = Posterior.condition(kernel, LEVEL_NOISE, X, y, sample_weight)
+        posterior = Posterior.condition(Constant(), LEVEL_NOISE, X, y, sample_weight)
         self.groups_ = (Group(np.arange(self.n_targets_), posterior),)
         return self
 

@@ -13,12 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from whence.surrogates.coordinates import Coordinates, merge_replicates
-from whence.surrogates.kernels import RBF, Array, Kernel, Part, Polynomial
+from whence.surrogates.kernels import RBF, Kernel, ProductKernel
+from whence.surrogates.mixture import Array, Mixture
 from whence.surrogates.posterior import Posterior
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
+from whence.surrogates.sum_kernels import Polynomial
 from whence.surrogates.tuning import grid_search, tuning_sample
 
 # Leave-one-out over the grid factors the matrix anew for every value: beyond this many runs, a sample of them tunes.
@@ -38,7 +40,7 @@ def groups_with(groups: tuple[Group, ...], targets: ArrayLike) -> tuple[Group, .
     return tuple(group for group in groups if np.isin(group.targets, targets).any())
 
 
-class PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
+class PosteriorSurrogate(Surrogate):
     """What both kernel surrogates do once fitted: predict, and give effects in closed form."""
 
     groups_: tuple[Group, ...]
@@ -59,35 +61,31 @@ class PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return narrowed
 
     def product_part(self, X: ArrayLike) -> Array:
-        """Return the predictions (n, T) of the product-kernel model whose effects are exact."""
+        """Return the predictions (n, T) of the kernel model whose effects are known in closed form."""
         coordinates = self.coordinates_(self._subsets(X))
         return self._by_target(lambda p: p.predict_mean(coordinates), (len(coordinates),))
 
-    def mean_outcome(self, keep_prob: float) -> Array:
-        """Return the expected outcome (T,) when every task is in with probability ``keep_prob``."""
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        """Return the expected outcome (T,) over the subsets of a mixture."""
         lattice = self.coordinates_.lattice()
-        return self._by_target(lambda p: p.mean_outcome(lattice, keep_prob), ())
+        return self._by_target(lambda p: p.mean_outcome(lattice, mixture), ())
 
-    def main_effects(self, nodes: Array, weights: Array) -> tuple[Array, Array]:
-        """Return Σ_q w_q E_q[g(with k) − g(without k)] and its posterior std, both (K, T)."""
-        lattice = self.coordinates_.lattice()
-        K = self.n_features_in_
-        both = self._by_target(lambda p: np.stack(p.main_effects(lattice, nodes, weights)), (2, K))
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of tasks (K, T) or pairs (K, K, T), and their posterior std."""
+        lattice, shape = self.coordinates_.lattice(), (self.n_features_in_,) * order
+        both = self._by_target(lambda p: np.stack(p.effects(order, lattice, mixture)), (2, *shape))
         return both[0], both[1]
 
-    def pair_effects(self, nodes: Array, weights: Array) -> tuple[Array, Array]:
-        """Return Σ_q w_q E_q[second difference of g in tasks k, l] and its posterior std, both (K, K, T)."""
-        lattice = self.coordinates_.lattice()
-        K = self.n_features_in_
-        both = self._by_target(lambda p: np.stack(p.pair_effects(lattice, nodes, weights)), (2, K, K))
-        return both[0], both[1]
+    def remainder(self) -> Remainder | None:
+        """Return None: the kernel model is all that is predicted."""
+        return None
 
     def contrast_std(self, X: ArrayLike, contrasts: Array) -> Array:
         """Return the posterior std (c, T) of the combinations ``contrasts`` (c, n) of g at n subsets."""
         coordinates = self.coordinates_(self._subsets(X))
 
         def std(posterior: Posterior) -> Array:
-            variance = np.einsum("ci,ij,cj->c", contrasts, posterior.covariance(coordinates), contrasts)
+            variance = np.einsum("ci,ci->c", contrasts @ posterior.covariance(coordinates), contrasts)
             return np.asarray(np.sqrt(np.maximum(variance, 0.0))[:, None] * posterior.scale)
 
         return self._by_target(std, (len(contrasts),))
@@ -103,10 +101,20 @@ class PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         covariance = sum(share * p.covariance(coordinates) for share, p in zip(shares, posteriors, strict=True))
         return np.asarray(covariance), float(shares @ [p.alpha for p in posteriors])
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
+    def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
+        """Return the kernel model as plain data: its prediction is a sum over runs, given by their "rows"."""
+        coordinates = self.coordinates_
+        where = {x.tobytes(): row for row, x in reversed(list(enumerate(coordinates(subsets))))}
+        rows = [where.get(x.tobytes()) for x in self.groups_[0].posterior.X]
+        groups = exported_groups(self.groups_, places)
+        if None in rows or groups is None:
+            return None
+        return {
+            "kind": "posterior",
+            "rows": np.array(rows, np.intp),
+            "coordinates": vars(coordinates),
+            "groups": groups,
+        }
 
     def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:
         shape = (len(coordinates),)
@@ -141,6 +149,19 @@ class PosteriorSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         return merge_replicates(X, Y, weights)
 
 
+def exported_groups(groups: tuple[Group, ...], places: Places) -> list[dict[str, Any]] | None:
+    """Return the processes of the targets in ``places`` as plain data; None where a page cannot compute them."""
+    found = []
+    for group in groups:
+        kept = np.isin(group.targets, places)
+        if kept.any():
+            process = group.posterior.export(kept)
+            if process is None:
+                return None
+            found.append({"targets": np.searchsorted(places, group.targets[kept]).tolist(), **process})
+    return found
+
+
 class KernelSurrogate(PosteriorSurrogate):
     """Kernel ridge regression from subsets to outcomes (paper, section 3.2).
 
@@ -148,8 +169,8 @@ class KernelSurrogate(PosteriorSurrogate):
 
     Parameters
     ----------
-    kernel : {"rbf", "poly"}
-        exp(−gamma·‖s − t‖²), or (s·t + coef0)^degree.
+    kernel : {"rbf", "poly"} or a subclass of ProductKernel
+        exp(−gamma·‖s − t‖²), (s·t + coef0)^degree, or ``kernel(rates)`` with the rate gamma for every task.
     settings : {"tuned", "paper"}
         "tuned": alpha and gamma that are not given are chosen by closed-form leave-one-out, shared by all targets, and
         outcomes are centred. "paper": alpha = 0.1, gamma = 1/K, nothing centred.
@@ -170,7 +191,7 @@ class KernelSurrogate(PosteriorSurrogate):
 
     def __init__(
         self,
-        kernel: Literal["rbf", "poly"] = "rbf",
+        kernel: Literal["rbf", "poly"] | type[ProductKernel] = "rbf",
         *,
         settings: Literal["tuned", "paper"] = "tuned",
         alpha: float | None = None,
@@ -189,8 +210,6 @@ class KernelSurrogate(PosteriorSurrogate):
         self.degree = degree
         self.coef0 = coef0
 
-    exact_effects = True
-
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> KernelSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
         self._check_parameters()
@@ -204,25 +223,23 @@ class KernelSurrogate(PosteriorSurrogate):
             alphas = [0.1]
         else:
             alphas = list(10.0 ** np.arange(-4, 1.5, 0.5) if self.alphas is None else self.alphas)
-        which, self.alpha_ = 0, alphas[0]
+        which, self.alpha_ = 0, float(alphas[0])
         if len(candidates) * len(alphas) > 1:
             rows, targets = tuning_sample(Y, GRID_RUNS, seed=0)
-            grams = (part.gram(S[rows], S[rows]) for part in candidates)
+            grams = (each.evaluate(S[rows], S[rows]) for each in candidates.values())
             level = np.average(Y[rows], axis=0, weights=counts[rows])
             which, self.alpha_ = grid_search(grams, (Y[rows] - level)[:, targets], alphas, counts[rows])
-        part = candidates[which]
-        self.gamma_ = float(part.rates[0]) if isinstance(part, RBF) else None
-        kernel = Kernel((part,), (1.0,))
+        self.gamma_, kernel = list(candidates.items())[which]
         posterior = Posterior.condition(kernel, self.alpha_, S, Y, counts, center=not paper).calibrated()
         self.groups_ = (Group(np.arange(self.n_targets_), posterior),)
         self.dual_coef_ = posterior.dual[:, 0] if self.single_target_ else posterior.dual
         return self
 
-    def _candidates(self, S: Array) -> list[Part]:
-        """The kernels to choose from."""
+    def _candidates(self, S: Array) -> dict[float | None, Kernel]:
+        """The kernels to choose from, by their gamma."""
         ones = np.ones(S.shape[1])
         if self.kernel == "poly":
-            return [Polynomial(self.degree, ones, self.coef0)]
+            return {None: Polynomial(self.degree, ones, self.coef0)}
         if self.gamma is not None:
             gammas = [float(self.gamma)]
         elif self.settings == "paper":
@@ -236,10 +253,12 @@ class KernelSurrogate(PosteriorSurrogate):
             positive = distance[distance > 1e-12]
             typical = float(np.median(positive)) if len(positive) else 1.0
             gammas = [multiple / typical for multiple in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)]
-        return [RBF(gamma * ones) for gamma in gammas]
+        product: Any = RBF if self.kernel == "rbf" else self.kernel
+        return {gamma: product(gamma * ones) for gamma in gammas}
 
     def _check_parameters(self) -> None:
-        one_of("kernel", self.kernel, ("rbf", "poly"), type(self).__name__)
+        if not (isinstance(self.kernel, type) and issubclass(self.kernel, ProductKernel)):
+            one_of("kernel", self.kernel, ("rbf", "poly"), type(self).__name__)
         one_of("settings", self.settings, ("tuned", "paper"), type(self).__name__)
         if self.degree not in (1, 2, 3):
             raise ValueError(

@@ -8,14 +8,17 @@ against the runs gives the estimate a·dual and the variance prior − aᵀ C⁻
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpotri
 from scipy.special import ndtri
 
 from whence.errors import InputError
-from whence.surrogates.kernels import BLOCK_BYTES, Array, Kernel, Lattice
+from whence.surrogates.kernels import BLOCK_BYTES, Kernel, Lattice
+from whence.surrogates.mixture import Array, Mixture
 
 # Intervals are calibrated at this level.
 LEVEL = 0.9
@@ -48,7 +51,7 @@ class Posterior:
         cls, kernel: Kernel, alpha: float, X: Array, Y: Array, counts: Array, *, center: bool = True
     ) -> Posterior:
         """Return the process given outcomes ``Y`` (m, T): θ = (K + noise)⁻¹ (F − level) (paper, section 3.2)."""
-        factor = _cholesky(kernel.gram(X, X), alpha / counts)
+        factor = _cholesky(kernel.evaluate(X, X), alpha / counts)
         level = np.average(Y, axis=0, weights=counts) if center else np.zeros(Y.shape[1])
         dual, scale = _dual(factor, Y - level)
         return cls(kernel, alpha, X, Y, counts, factor, dual, level, scale)
@@ -74,7 +77,7 @@ class Posterior:
         rows = max(1, BLOCK_BYTES // (8 * len(self.X)))
         for start in range(0, len(X), rows):
             block = slice(start, start + rows)
-            against = self.kernel.gram(X[block], self.X)
+            against = self.kernel.evaluate(X[block], self.X)
             mean[block] = against @ self.dual + self.level
             variance[block] = self.kernel.diag(X[block]) - self._explained(against.T)
         return mean, np.maximum(variance, 0.0)
@@ -82,13 +85,13 @@ class Posterior:
     def predict_mean(self, X: Array) -> Array:
         """Return the mean alone (n, T): a matrix product, without the triangular solves of the variance."""
         rows = max(1, BLOCK_BYTES // (8 * len(self.X)))
-        blocks = [self.kernel.gram(X[i : i + rows], self.X) @ self.dual for i in range(0, len(X), rows)]
+        blocks = [self.kernel.evaluate(X[i : i + rows], self.X) @ self.dual for i in range(0, len(X), rows)]
         return np.concatenate(blocks) + self.level if blocks else np.empty((0, len(self.level)))
 
     def covariance(self, X: Array) -> Array:
         """Return the posterior covariance between subsets relative to scale², (n, n)."""
-        half = solve_triangular(self.factor, self.kernel.gram(self.X, X), lower=True)
-        return np.asarray(self.kernel.gram(X, X) - half.T @ half)
+        half = solve_triangular(self.factor, self.kernel.evaluate(self.X, X), lower=True)
+        return np.asarray(self.kernel.evaluate(X, X) - half.T @ half)
 
     def leave_one_out(self) -> tuple[Array, Array]:
         """Return what each run would be predicted without it (m, T), and that prediction's variance (m,).
@@ -111,32 +114,49 @@ class Posterior:
         factor = interval_factor(sample.Y - mean, np.sqrt(variance)[:, None] * self.scale)
         return replace(self, scale=self.scale * factor)
 
-    def mean_outcome(self, lattice: Lattice, q: float) -> Array:
-        """Return E[g(s)] when every task is in with probability q, (T,)."""
-        return np.asarray(self.kernel.mean(self.X, lattice, q) @ self.dual + self.level)
+    def mean_outcome(self, lattice: Lattice, mixture: Mixture) -> Array:
+        """Return the expected outcome over the subsets of a mixture, (T,)."""
+        total = mixture.overall_chances(len(lattice.absent)).sum()
+        return np.asarray(self.kernel.mean(self.X, lattice, mixture) @ self.dual + total * self.level)
 
-    def main_effects(self, lattice: Lattice, nodes: Array, weights: Array) -> tuple[Array, Array]:
-        """Return Σ_q w_q E_q[g(with k) − g(without k)] and its posterior std, both (K, T)."""
-        representer = self.kernel.main(self.X, lattice, nodes, weights)
-        prior = self.kernel.main_prior(lattice, nodes, weights)
+    def effects(self, order: int, lattice: Lattice, mixture: Mixture) -> tuple[Array, Array]:
+        """Return the effects of tasks (K, T) or pairs (K, K, T), and their posterior std."""
+        return self._main_effects(lattice, mixture) if order == 1 else self._pair_effects(lattice, mixture)
+
+    def _main_effects(self, lattice: Lattice, mixture: Mixture) -> tuple[Array, Array]:
+        representer = self.kernel.main(self.X, lattice, mixture)
+        prior = self.kernel.main_prior(lattice, mixture)
         variance = np.maximum(prior - self._explained(representer), 0.0)
         return representer.T @ self.dual, np.sqrt(variance)[:, None] * self.scale
 
-    def pair_effects(self, lattice: Lattice, nodes: Array, weights: Array) -> tuple[Array, Array]:
-        """Return Σ_q w_q E_q[second difference of g in k and l] and its posterior std, both (K, K, T)."""
+    def _pair_effects(self, lattice: Lattice, mixture: Mixture) -> tuple[Array, Array]:
         n_runs, n_tasks, n_targets = len(self.X), len(lattice.absent), len(self.scale)
         scores = np.empty((n_tasks, n_tasks, n_targets))
-        variance = self.kernel.pair_prior(lattice, nodes, weights)
+        variance = self.kernel.pair_prior(lattice, mixture)
         rows = max(1, BLOCK_BYTES // (8 * n_runs * n_tasks))
         for start in range(0, n_tasks, rows):
             block = slice(start, min(start + rows, n_tasks))
-            representer = self.kernel.pair(self.X, lattice, nodes, weights, block).reshape(n_runs, -1)
+            representer = self.kernel.pair(self.X, lattice, mixture, block).reshape(n_runs, -1)
             scores[block] = (representer.T @ self.dual).reshape(-1, n_tasks, n_targets)
             variance[block] -= self._explained(representer).reshape(-1, n_tasks)
         std = np.sqrt(np.maximum(variance, 0.0))[:, :, None] * self.scale
         itself = np.arange(n_tasks)
         scores[itself, itself] = std[itself, itself] = 0.0
         return scores, std
+
+    def export(self, kept: NDArray[np.bool_]) -> dict[str, Any] | None:
+        """Return the process of the targets ``kept`` as plain data; None where the page does not know its kernel."""
+        kernel = self.kernel.export()
+        if kernel is None:
+            return None
+        return {
+            "kernel": kernel,
+            "alpha": self.alpha,
+            "noise": self.noise,
+            "dual": self.dual[:, kept].T,
+            "level": self.level[kept],
+            "scale": self.scale[kept],
+        }
 
     def _explained(self, representer: Array) -> Array:
         """aᵀ C⁻¹ a for every column a of ``representer`` (m, n)."""

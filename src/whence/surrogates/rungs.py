@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from whence.designs import Bernoulli, FixedSize
 from whence.errors import InputError, some_of
 from whence.outcomes import Outcomes
+from whence.surrogates.kernel import PosteriorSurrogate
 from whence.surrogates.kernels import Array
+from whence.surrogates.mixture import Mixture
+from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 
 if TYPE_CHECKING:
     from whence.surrogates.choose import Model
 
-Moments = tuple[Array, Array]  # values and their std
 BLOCK_ROWS = 64
 # How many subsets an outcome function is asked for: so many per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
@@ -51,10 +53,6 @@ class Rung:
         """Return the rung of some of the targets."""
         return replace(self, columns=self.columns[targets], level=self.level[targets], spread=self.spread[targets])
 
-    @property
-    def exact_effects(self) -> bool:
-        return all(getattr(part.surrogate, "exact_effects", False) for part in self.model.parts)
-
     def predict(self, S: Array) -> Array:
         """Return the estimates (n, T) that are expected for subsets."""
         return np.asarray(self.model.predict_quietly(S)[:, self.columns])
@@ -67,19 +65,24 @@ class Rung:
             std[start : start + BLOCK_ROWS] = self.contrast_std(block, np.eye(len(block)))
         return self.predict(S), std
 
-    def product_part(self, S: Array) -> Array:
-        """Return what the parts with exact effects predict, (n, T)."""
-        return self._collect(
-            lambda surrogate: getattr(surrogate, "product_part", surrogate.predict)(S).reshape(len(S), -1), (len(S),)
-        )
+    def remainder(self) -> Remainder | None:
+        """Return what the estimates have beyond effects in closed form; None where that is nothing."""
+        if all(part.surrogate.remainder() is None for part in self.model.parts):
+            return None
 
-    def mean_outcome(self, keep_prob: float) -> Array:
-        return self._collect(lambda surrogate: surrogate.mean_outcome(keep_prob), ())
+        def own(surrogate: Surrogate, S: Array) -> Array:
+            rest = surrogate.remainder()
+            return np.zeros(1) if rest is None else rest(S)
 
-    def effects(self, name: str, nodes: Array, weights: Array) -> Moments:
-        """Return "main_effects" or "pair_effects" of the estimates, and their std."""
-        shape = (self.model.outcomes.n_tasks,) * (1 if name == "main_effects" else 2)
-        both = self._collect(lambda surrogate: np.stack(getattr(surrogate, name)(nodes, weights)), (2, *shape))
+        return lambda S: self._collect(lambda surrogate: own(surrogate, S), (len(S),))
+
+    def mean_outcome(self, mixture: Mixture) -> Array:
+        return self._collect(lambda surrogate: surrogate.mean_outcome(mixture), ())
+
+    def effects(self, order: int, mixture: Mixture) -> Moments:
+        """Return the effects of tasks or pairs on the estimates, and their std."""
+        shape = (self.model.outcomes.n_tasks,) * order
+        both = self._collect(lambda surrogate: np.stack(surrogate.effects(order, mixture)), (2, *shape))
         return both[0], both[1] * self._factor()
 
     def contrast_std(self, S: Array, contrasts: Array) -> Array:
@@ -89,6 +92,33 @@ class Rung:
         """Return the posterior covariance between subsets (n, n), its diagonal being 1 on average."""
         found = self.model.covariance(S)[0]
         return found / max(float(np.diag(found).mean()), 1e-300)
+
+    def export(self, places: Places) -> dict[str, Any] | None:
+        """Return the estimates as plain data, with the table they were learned from; None where a page cannot."""
+        table, wanted = self.model.outcomes, self.columns[places]
+        found: dict[str, Any] = {
+            "count": table.n_runs,
+            "subsets": table.subsets.astype(bool) if table.is_binary else table.subsets,
+            "level": self.level[places],
+            "surrogates": [],
+            "spreads": [],  # where another process says how uncertain the estimates are
+        }
+        for part in self.model.parts:
+            own = np.flatnonzero(np.isin(part.targets, wanted))
+            if not len(own):
+                continue
+            common = {
+                "targets": [int(np.flatnonzero(wanted == t)[0]) for t in part.targets[own]],
+                "factor": part.factor[own],
+            }
+            surrogate = part.surrogate.export(table.subsets, own)
+            if surrogate is None:
+                return None
+            found["surrogates"].append(common | surrogate)
+            if part.surrogate.remainder() is not None:
+                spread = PosteriorSurrogate.export(part.surrogate, table.subsets, own)
+                found["spreads"].append(common | (spread or {}))
+        return found
 
     def _factor(self) -> Array:
         factor = np.empty(self.model.outcomes.n_targets)
@@ -162,7 +192,7 @@ def _refuse_model(name: str, model: Model, truth: Outcomes) -> None:
     """Raise where a model of estimates lacks what fusion needs of it."""
     if model.task_names != truth.task_names:
         raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
-    if odd := [part.name for part in model.parts if not hasattr(part.surrogate, "contrast_std")]:
+    if odd := [part.name for part in model.parts if not isinstance(part.surrogate, Surrogate)]:
         raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
     values = model.outcomes.targets(truth.target_names).values
     if empty := [truth.target_names[t] for t in np.flatnonzero(np.isnan(values).all(0))]:

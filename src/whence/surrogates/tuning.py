@@ -14,7 +14,8 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dpotri, dtrtri
 from scipy.optimize import minimize
 
-from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Part, Polynomial, Size
+from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Sum
+from whence.surrogates.sum_kernels import Polynomial, Size
 
 # Hyperparameters need far fewer runs and targets than predictions do.
 TUNING_RUNS, TUNING_TARGETS = 400, 64
@@ -87,17 +88,9 @@ class CombinedKernel:
 
     def kernel(self, theta: Array) -> Kernel:
         """Return the kernel at θ."""
-        variances, _, rate, size_rate, relevance = self._split(theta)
-        weights = relevance / self.n_coordinates
-        parts: list[Part] = [
-            Constant(),
-            Polynomial(1, weights),
-            Polynomial(2, weights),
-            RBF(rate * weights / 2),
-        ]
-        if self.size_direction is not None:
-            parts.append(Size(size_rate / (2 * self.size_unit**2), self.size_direction, self.size_offset))
-        return Kernel(tuple(parts), (1.0, *map(float, variances)))
+        linear, pairs, rbf, size = self._parts(theta)
+        parts = (Constant(), linear, pairs, rbf) if size is None else (Constant(), linear, pairs, rbf, size)
+        return Sum(parts, (1.0, *map(float, self._split(theta)[0])))
 
     def noise(self, theta: Array) -> float:
         """Return the noise variance at θ, relative to outcomes of unit variance."""
@@ -113,19 +106,20 @@ class CombinedKernel:
         With q_t = z_tᵀ C⁻¹ z_t the profile evidence of one target is −m/2 log q_t − 1/2 log|C| + constant.
         """
         n_runs, n_targets = Z.shape
-        variances, noise, rate, size_rate, relevance = self._split(theta)
-        inner = (X * (relevance / self.n_coordinates)) @ X.T
+        variances, noise, rate, _, _ = self._split(theta)
+        linear, pairs, rbf, size = self._parts(theta)
+        inner = linear.evaluate(X, X)
         self_inner = np.diag(inner)
-        distance = np.maximum(self_inner[:, None] + self_inner[None, :] - 2 * inner, 0.0)
-        parts = [inner, inner * inner, np.exp(-rate / 2 * distance)]
-        if self.size_direction is not None:
-            sizes = (X @ self.size_direction + self.size_offset) / self.size_unit
-            gap = (sizes[:, None] - sizes[None, :]) ** 2
-            parts.append(np.exp(-size_rate / 2 * gap))
+        # The rates of the RBF part are rate / 2 times the weights of the others.
+        distance = rate / 2 * np.maximum(self_inner[:, None] + self_inner[None, :] - 2 * inner, 0.0)
+        values = [inner, pairs.of(inner), rbf.of(distance.copy())]
+        if size is not None:
+            gap = size.gap(X, X)
+            values.append(size.of(gap))
 
         C = np.ones((n_runs, n_runs))
-        for variance, part in zip(variances, parts, strict=True):
-            C += variance * part
+        for variance, value in zip(variances, values, strict=True):
+            C += variance * value
         C[np.diag_indices(n_runs)] += noise / counts
         try:
             factor = cholesky(C, lower=True, check_finite=False)
@@ -141,18 +135,18 @@ class CombinedKernel:
         W[np.diag_indices(n_runs)] /= 2
         W -= (dual * (n_runs / (fit * n_targets))) @ dual.T
         W /= 2
-        by_part = [W * part for part in parts]
-        by_inner = variances[0] * W + 2 * variances[1] * by_part[0]
-        by_distance = -rate / 2 * variances[2] * by_part[2]
-        by_relevance = (by_inner @ X * X).sum(0) + 2 * (by_distance.sum(1) @ X**2 - (by_distance @ X * X).sum(0))
+        by_inner = W * (variances[0] * linear.slope(inner) + variances[1] * pairs.slope(inner))
+        by_distance = -variances[2] * W * values[2]
+        by_weight = (by_inner @ X * X).sum(0) * linear.weights
+        by_rate = 2 * (by_distance.sum(1) @ X**2 - (by_distance @ X * X).sum(0)) * rbf.rates
         gradient = np.empty_like(theta)
-        gradient[: self.n_parts] = variances * [product.sum() for product in by_part]
+        gradient[: self.n_parts] = variances * [np.vdot(W, value) for value in values]
         gradient[self.n_parts] = noise * (np.diag(W) / counts).sum()
         gradient[self.n_parts + 1] = np.vdot(by_distance, distance)
         gradient[self.n_parts + 2] = 0.0
-        if self.size_direction is not None:
-            gradient[self.n_parts + 2] = -size_rate / 2 * variances[3] * np.vdot(by_part[3], gap)
-        gradient[self.n_parts + 3 :] = by_relevance * relevance / self.n_coordinates
+        if size is not None:
+            gradient[self.n_parts + 2] = -size.rate * variances[3] * np.vdot(W * values[3], gap)
+        gradient[self.n_parts + 3 :] = by_weight + by_rate
         return float(value), gradient
 
     def fit(
@@ -183,6 +177,15 @@ class CombinedKernel:
         bounds = list(zip(np.maximum(mean - 4 * std, -12), np.minimum(mean + 4 * std, 6), strict=True))
         found = minimize(objective, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iter})
         return np.asarray(found.x), float(found.fun)
+
+    def _parts(self, theta: Array) -> tuple[Polynomial, Polynomial, RBF, Size | None]:
+        """The linear, pair, RBF and size kernels at θ, each of variance 1."""
+        _, _, rate, size_rate, relevance = self._split(theta)
+        weights = relevance / self.n_coordinates
+        size = None
+        if self.size_direction is not None:
+            size = Size(size_rate / (2 * self.size_unit**2), self.size_direction, self.size_offset)
+        return Polynomial(1, weights), Polynomial(2, weights), RBF(rate * weights / 2), size
 
     def _split(self, theta: Array) -> tuple[Array, float, float, float, Array]:
         values = np.exp(theta)

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from whence.surrogates.kernels import Array
+from whence.surrogates.mixture import Array
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ import numpy as np
 from sklearn.base import clone
 
 import whence
-from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
-from whence.answers.interactions import AGAINST, MOST_TASKS, TOGETHER, Interactions
+from whence.answers.attribution import UNCLEAR, Attribution
+from whence.answers.interactions import MOST_TASKS
 from whence.cli.console import UNCLEAR as UNCLEAR_WORD
 from whence.cli.console import decimals, direction
-from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
+from whence.cli.tables import SCORES
 from whence.display.report.answer import answer, next_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import Facts, facts_of
@@ -127,10 +127,10 @@ def _estimates(model: Model) -> list[str]:
 def _attribution(scores: Attribution) -> dict[str, Any]:
     n_targets = len(scores.target_names)
     return {
-        "heading": HEADINGS[scores.rule],
-        "what": RULES[scores.rule],
+        "heading": scores.rule.heading,
+        "what": scores.rule.words,
         "how": scores.how,
-        "words": [HELPS, HURTS, UNCLEAR_WORD],
+        "words": [*scores.words, UNCLEAR_WORD],
         "places": [_places(scores.scores[:, t], scores.std[:, t]) for t in range(n_targets)],
         **_effects(scores),
     }
@@ -155,10 +155,10 @@ def _effects(scores: Attribution) -> dict[str, Any]:
     return {name: pack(array.T, "f32") for name, array in arrays.items()} | {"verdict": pack(_codes(scores).T, "u8")}
 
 
-def _codes(found: Attribution | Interactions) -> Floats:
+def _codes(found: Attribution) -> Floats:
     """Verdicts as numbers: 0 good, 1 bad, 2 unclear."""
-    words, good = found.verdicts(), HELPS if isinstance(found, Attribution) else TOGETHER
-    return np.where(words == UNCLEAR, 2, np.where(words == good, 0, 1))
+    words = found.verdicts()
+    return np.where(words == UNCLEAR, 2, np.where(words == found.words[0], 0, 1))
 
 
 def _places(scores: Floats, std: Floats) -> int:
@@ -179,15 +179,15 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         }
     pairs = whence.interactions(model, seed=seed)
     return {
-        "heading": HEADINGS[pairs.kind],
-        "what": f"what the two do beyond the sum of each, {OTHERS[pairs.kind]}",
+        "heading": pairs.rule.heading,
+        "what": f"what the two do beyond the sum of each, {pairs.rule.others}",
         "how": pairs.how,
-        "words": [TOGETHER, AGAINST, UNCLEAR_WORD],
+        "words": [*pairs.words, UNCLEAR_WORD],
         "targets": _pairs_of_targets(pairs),
     }
 
 
-def _pairs_of_targets(pairs: Interactions) -> list[dict[str, Any]]:
+def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
     """For each target, scores and intervals of pairs with the decimals they are shown with."""
     (low, high), codes = pairs.interval(), _codes(pairs)
     found = []
@@ -207,7 +207,7 @@ def _pairs_of_targets(pairs: Interactions) -> list[dict[str, Any]]:
     return found
 
 
-def _readable(pairs: Interactions, target: int) -> tuple[list[int], tuple[Any, Any, int]]:
+def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[Any, Any, int]]:
     """The tasks of the matrix in order, and the pairs to send: all, or of many tasks those that interact most.
 
     Every task beyond the matrix keeps its strongest partners.

@@ -1,0 +1,189 @@
+"""Rules of attribution: what the score of a task, or of a pair, is an average over.
+
+:func:`whence.attribute` and :func:`whence.interactions` take any of :data:`RULES` by its name, or a :class:`Rule` of
+your own. A rule says which subsets it asks about, in words and as draws of the other tasks (:class:`.mixture.Mixture`)
+or as differences between given subsets (:class:`Contrasts`). Everything else, in terminal, notebook and page, follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial.legendre import leggauss
+from scipy.stats import chi2
+
+from whence.errors import InputError
+from whence.surrogates.mixture import Array, Mixture
+
+MOST_NODES = 64
+# How much of a mixture the rule "shift" hands over to one task.
+SHIFT = 0.1
+# So many subsets of the runs give the average over them.
+MOST_SUBSETS = 2000
+# Less likely than this, sizes or rates are not those of coin flips.
+UNLIKELY = 0.005
+
+
+class Contrasts(NamedTuple):
+    """Differences between the outcomes of given subsets, a row of ``contrasts`` (K, n) for every task."""
+
+    points: Array  # (n, K)
+    contrasts: Array  # (K, n)
+    overall: Array  # (n,) weights of the baseline
+    sampled: bool  # whether the points are a sample, of a design that is asked about
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to average over the other tasks.
+
+    Attributes
+    ----------
+    name, heading : str
+        What users type, and what stands above a table.
+    words, others : str
+        What the score of a task is; and, after "what the two do beyond the sum of each", that of a pair.
+    asks : function of subsets (n, K) and keep_prob
+        Returns the draws or contrasts; the subsets are those of the runs, keep_prob is what the user gave, or None.
+    reach : (float, float), optional
+        The smallest and the largest share of the tasks that it asks about; runs far from it are a reason to warn.
+    pairs : bool
+        Whether it is for pairs too.
+    mixtures : bool
+        Whether it is for mixture weights too.
+
+    Examples
+    --------
+    >>> import whence
+    >>> words = "the change when the task joins a fifth of the others"
+    >>> asks = lambda subsets, keep_prob: Mixture.over([0.2], [1.0])
+    >>> few = Rule("few", "Few-task", words, "with a fifth of the others", asks)
+    >>> surrogate = whence.AdditiveSurrogate.from_coefficients([1.0, -2.0])
+    >>> whence.attribute(surrogate, few).scores.ravel().tolist()
+    [1.0, -2.0]
+    """
+
+    name: str
+    heading: str
+    words: str
+    others: str
+    asks: Callable[[Array, float | None], Mixture | Contrasts]
+    reach: tuple[float, float] | None = None
+    pairs: bool = True
+    mixtures: bool = False
+
+
+def find_rule(rule: str | Rule, *, pairs: bool = False) -> Rule:
+    """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs."""
+    fitting = {name: each for name, each in RULES.items() if each.pairs or not pairs}
+    if isinstance(rule, Rule) and (rule.pairs or not pairs):
+        return rule
+    if rule not in fitting:
+        owner, given = "interactions" if pairs else "attribute", rule.name if isinstance(rule, Rule) else rule
+        names = ", ".join(map(repr, fitting))
+        raise InputError(f"The 'rule' parameter of {owner} must be one of {names}. Got {given!r} instead.")
+    return fitting[str(rule)]
+
+
+def _shapley(subsets: Array, keep_prob: float | None) -> Mixture:
+    """All sizes alike: the integral over q, exact for the polynomial in q that an expectation over subsets is."""
+    nodes, weights = leggauss(min((subsets.shape[1] + 2) // 2, MOST_NODES))
+    return Mixture.over((nodes + 1) / 2, weights / 2)
+
+
+def _inclusion(subsets: Array, keep_prob: float | None) -> Mixture | Contrasts:
+    """Subsets of the design that have the task, compared with all of its subsets.
+
+    The design is Bernoulli(keep_prob) if so given; else it is read off the runs: subsets of one size, coin flips of one
+    rate, or, for any other, the runs' own subsets. Under coin flips it is (1 − q) times the effect at q.
+    """
+    n_tasks = subsets.shape[1]
+    if keep_prob is None and len(subsets):
+        sizes = subsets.sum(1)
+        if np.ptp(sizes) == 0:
+            return Mixture.of_size(n_tasks, int(sizes[0]))
+        distinct = np.unique(subsets, axis=0)
+        if not _like_coin_flips(subsets) and not _like_coin_flips(distinct):
+            return _over_runs(distinct)
+        keep_prob = float(subsets.mean())
+    rate = 0.5 if keep_prob is None else keep_prob
+    return Mixture.over([rate], [1 - rate], overall=[1.0])
+
+
+def _like_coin_flips(subsets: Array) -> bool:
+    """Whether tasks are in equally often, and sizes vary, as if each task of each subset were a coin flip."""
+    m, n_tasks = subsets.shape
+    variance = subsets.mean() * (1 - subsets.mean())
+    rates = m * ((subsets.mean(0) - subsets.mean()) ** 2).sum() / variance
+    sizes = m * subsets.sum(1).var() / (n_tasks * variance)
+    alike = n_tasks == 1 or chi2.sf(rates, n_tasks - 1) > UNLIKELY
+    return bool(alike and UNLIKELY < chi2.cdf(sizes, m - 1) < 1 - UNLIKELY)
+
+
+def _over_runs(subsets: Array) -> Contrasts:
+    """The mean over the runs' subsets that have the task, less the mean over all; unknown if none has it."""
+    if len(subsets) > MOST_SUBSETS:
+        subsets = subsets[np.sort(np.random.default_rng(0).choice(len(subsets), MOST_SUBSETS, replace=False))]
+    count = subsets.sum(0)
+    mean_inside = subsets.T / np.where(count > 0, count, np.nan)[:, None]
+    overall = np.full(len(subsets), 1 / len(subsets))
+    return Contrasts(subsets, mean_inside - overall, overall, sampled=True)
+
+
+def _shift(subsets: Array, keep_prob: float | None) -> Contrasts:
+    """The average mixture, and the same with a tenth of it handed over to one task, by all in proportion."""
+    if not len(subsets):
+        raise InputError("The rule 'shift' starts from the average of the runs. Give a model made by whence.fit.")
+    average = subsets.mean(0)
+    moved = (1 - SHIFT) * average + SHIFT * average.sum() * np.eye(len(average))
+    contrasts = np.hstack([-np.ones((len(average), 1)), np.eye(len(average))])
+    return Contrasts(np.vstack([average, moved]), contrasts, np.eye(len(average) + 1)[0], sampled=False)
+
+
+_ALL = (
+    Rule(
+        "shapley",
+        "Shapley",
+        "the change when the task joins, averaged over subsets of every size",
+        "averaged over subsets of the others of every size",
+        _shapley,
+        reach=(0.25, 0.75),
+    ),
+    Rule(
+        "banzhaf",
+        "Banzhaf",
+        "the change when the task joins, averaged over random halves of the others",
+        "averaged over random halves of the others",
+        lambda subsets, keep_prob: Mixture.over([0.5], [1.0]),
+        reach=(0.5, 0.5),
+    ),
+    Rule(
+        "loo",
+        "Leave-one-out",
+        "the change when the task joins all the others",
+        "all the others being in",
+        lambda subsets, keep_prob: Mixture.over([1.0], [1.0]),
+        reach=(1.0, 1.0),
+    ),
+    Rule(
+        "inclusion",
+        "Inclusion",
+        "the mean over subsets that include the task, less the mean over all",
+        "",
+        _inclusion,
+        pairs=False,
+    ),
+    Rule(
+        "shift",
+        "Shift",
+        "the change when the task takes over a tenth of the average mixture",
+        "",
+        _shift,
+        pairs=False,
+        mixtures=True,
+    ),
+)
+RULES = {rule.name: rule for rule in _ALL}
