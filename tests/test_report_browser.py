@@ -207,6 +207,7 @@ def checked(page):
     return {chip.inner_text().split("\n")[0] for chip in page.query_selector_all(".chip:has(input:checked) .name")}
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_buttons_set_the_subset_and_the_address_keeps_it(browser, plain):
     model, path = plain
     with opened(browser, path) as page:
@@ -265,7 +266,7 @@ def test_the_number_beside_a_task_is_what_switching_it_changes(browser, plain):
 
 def test_sorting_searching_and_the_profile_of_a_task(browser, plain):
     model, path = plain
-    scores = whence.attribute(model, "inclusion").to_frame()
+    scores = whence.attribute(model, "shapley").to_frame()
     with opened(browser, path) as page:
         names = [cell.inner_text() for cell in page.query_selector_all("#task-table td.name")]
         assert names == scores["task"].tolist()
