@@ -184,6 +184,7 @@ def test_moving_one_task_is_the_same_as_starting_there(browser, several):
         assert abs(page.evaluate(MOVED)) < 1e-12
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 @pytest.mark.parametrize("size", [2, 5, 12])
 def test_best_of_size_finds_what_select_finds(browser, folder, size):
     path = folder / "search.html"
@@ -255,6 +256,7 @@ def test_leaving_the_runs_is_said(browser, plain):
         assert "No run had fewer than 2 tasks" in warnings
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_the_number_beside_a_task_is_what_switching_it_changes(browser, plain):
     model, path = plain
     with opened(browser, path, "#whatif;tasks=90") as page:  # code and news
@@ -520,6 +522,7 @@ def test_doubt_comes_before_an_answer_that_the_runs_do_not_support(browser, fold
         assert page.get_attribute("#lead > :first-child", "class") == "warning"
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_hundreds_of_tasks_are_searched_and_cut(browser, folder):
     rng = np.random.default_rng(0)
     S = (rng.random((120, 300)) < 0.5).astype(float)
