@@ -137,6 +137,32 @@ def quality(case: Case, told_of: dict[str, Told | str]) -> list[str]:
     return [*lines, *context(case.subsets, case.alone)]
 
 
+def cut_short(case: Case, rank: int) -> dict[str, str]:
+    """What was not run whole on the transformer, by the name of the method in the table."""
+    at, groups = SETTINGS["modular"], case.subsets.n_tasks
+    some = f"curvature of {at.curvature * groups} examples"
+    notes = {
+        "cg": f"truncated: {some}, {at.cg_steps} steps",
+        "lissa": f"truncated: {some}, {at.depth} terms",
+        "gauss_newton": f"truncated: {some}, {at.gauss_newton_steps} steps",
+        "source": f"truncated: {some}, {at.krylov} Krylov dimensions",
+        "bif": f"truncated: {20 * groups} examples, {at.chains} chains of {at.draws} draws",
+        **{method: f"rank {rank}" for method in ("trak", "trak_penalised", "trak_tasks")},
+    }
+    return {METHODS[method][0]: note for method, note in notes.items()}
+
+
+def noted(lines: list[str], notes: dict[str, str]) -> list[str]:
+    """The rows of a table with a note beside the names of methods.
+
+    >>> noted(["| TRAK | 0.4 |", "| TRAK, with a penalty | 0.5 |"], {"TRAK": "rank 128"})
+    ['| TRAK (rank 128) | 0.4 |', '| TRAK, with a penalty | 0.5 |']
+    """
+    for name, note in notes.items():
+        lines = [line.replace(f"| {name} |", f"| {name} ({note}) |", 1) for line in lines]
+    return lines
+
+
 def judged(coef, subsets: whence.Outcomes, alone: whence.Outcomes) -> tuple[float, float, float]:
     """LDS per query, rank correlation of the mean loss, and correlation with leave-one-out changes of the mean loss."""
     rows, values = means(subsets)
@@ -215,11 +241,13 @@ def of_modular(given, peers: dict[str, str], folder: Path) -> list[str]:
         f"dimensions in each of {len(at.segments)} segments. BIF sees 20 examples of each group, in {at.chains} chains "
         f"of {at.draws} draws{mixed}. TRAK has rank 2048. AdamW trained the model, of which TracIn and SOURCE, made "
         "for plain gradient descent, know nothing. What one group more or less does is small beside the noise of a "
-        "seed, as the last row says, so that the last column tells little.", "", *quality(case, told_of), "",
+        "seed, as the last row says, so that the last column tells little.", "",
+        *noted(quality(case, told_of), cut_short(case, 2048)), "",
         "## Time and memory", "",
         "10 examples of each group and 100 queries, the same for all; EK-FAC of the linear layers in both "
         "blocks; TRAK of rank 128. dattri's EK-FAC fails on layers with more than one position. "
-        f"{TIMES} {OTHER_WAYS} {projections_apart(few, told_of_few, given.limit)}", "", *speed,
+        f"{TIMES} {OTHER_WAYS} {projections_apart(few, told_of_few, given.limit)}", "",
+        *noted(speed, cut_short(case, 128)),
     ]  # fmt: skip
 
 

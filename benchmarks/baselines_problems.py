@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 import whence
 from baselines_worker import network
 from truth import K, Setting, load_pretrained
-from whence.models.problem import Problem
+from whence.models.stack import Stack
 from whence.models.training import train
 
 
@@ -55,7 +55,7 @@ class Case:
 
 def way(model, tasks, queries, recipe, n: int = 4) -> list[dict[str, torch.Tensor]]:
     """Weights in the middle of each of n parts of one training on all tasks, and at its end."""
-    problem = Problem(model, tasks, queries, batched=False)
+    stack = Stack(whence.Problem(model, tasks, queries), batched=False)
     wanted = [round((2 * i + 1) * recipe.steps / (2 * n)) for i in range(n)] + [recipe.steps]
     points = []
 
@@ -63,7 +63,7 @@ def way(model, tasks, queries, recipe, n: int = 4) -> list[dict[str, torch.Tenso
         if step in wanted:
             points.append({name: value.detach().clone() for name, value in state.items()})
 
-    train(problem, recipe, problem.started(1), np.ones((1, len(tasks))), np.array([0]), watch=watch)
+    train(stack, recipe, stack.start(1), np.ones((1, len(tasks))), np.array([0]), watch=watch)
     return points
 
 
@@ -88,7 +88,7 @@ def digits(n_subsets: int, n_seeds: int) -> Case:
     torch.manual_seed(0)
     model, queries = network("digits"), (X[rest], y[rest])
     recipe = whence.Recipe(steps=400, lr=0.3, optimizer="sgd", batch_size=64, weighting="task")
-    retrain = whence.Retrain(model, tasks, queries, recipe, per_query=True)
+    retrain = whence.Retrain(whence.Problem(model, tasks, queries, per_query=True), recipe)
     began, tables = time.perf_counter(), []
     for rows in (whence.FixedSize(10).draw(20, n_subsets, seed=0), whence.LeaveOneOut().draw(20)):
         subsets, seeds = np.repeat(rows, n_seeds, axis=0), np.tile(np.arange(n_seeds), len(rows))
@@ -113,7 +113,8 @@ def modular(truth: Path | None, operation: str = "addition") -> Case:
     if file and file.exists():
         values = np.load(file)["values"].astype(float)
     else:
-        run = whence.Retrain(setting.model, setting.tasks, setting.target, setting.recipe, per_query=True)
+        problem = whence.Problem(setting.model, setting.tasks, setting.target, per_query=True)
+        run = whence.Retrain(problem, setting.recipe)
         values = np.array([[run(row, seed)["loss"] for row in rows] for seed in range(3)])
         if file:
             np.savez_compressed(file, values=values.astype(np.float32))

@@ -103,35 +103,43 @@ class Problem:
 
 
 def whence_scores(p: Problem, name: str):
+    import whence
     from whence import baselines
+    from whence.baselines import CG, EKFAC, Langevin, LiSSA
 
-    given, at = (p.model, p.tasks, (p.queries, p.labels)), p.set
-    common = {"per_query": True, "weighting": p.weighting}
-    influence = partial(baselines.influence_scores, *given, damping=at.damping, **common)
+    at, common = p.set, {"weighting": p.weighting}
+    given = partial(whence.Problem, p.model, p.tasks, (p.queries, p.labels), per_query=True)
+
+    def influence(solver, *, params=None, **options):
+        return baselines.influence_scores(given(params=params), solver=solver, damping=at.damping, **common, **options)
+
     iterated = partial(influence, examples=at.curvature)
-    trak = partial(baselines.trak_scores, *given, rank=p.rank, **common)
+
+    def trak(**options):
+        return baselines.trak_scores(given(), p.rank, **common, **options)
+
     length = p.steps // len(at.segments)
     found = {
-        "cg": lambda: iterated(solver="cg", tol=1e-12, max_steps=at.cg_steps),
-        "gauss_newton": lambda: iterated(
-            solver="cg", curvature="gauss_newton", tol=1e-3, max_steps=at.gauss_newton_steps
-        ),
-        "lissa": lambda: iterated(solver="lissa", max_steps=at.depth, batch_size=at.batch, scale=at.scale),
-        "ekfac": lambda: influence(solver="ekfac", params=[f"{layer}.*" for layer in at.layers]),
-        "ekfac_all": lambda: influence(solver="ekfac"),
-        "tracin": lambda: baselines.tracin_scores(*given, checkpoints=p.states, learning_rates=p.rates, **common),
+        "cg": lambda: iterated(CG(tol=1e-12, max_steps=at.cg_steps)),
+        "gauss_newton": lambda: iterated(CG(tol=1e-3, max_steps=at.gauss_newton_steps), curvature="gauss_newton"),
+        "lissa": lambda: iterated(LiSSA(max_steps=at.depth, batch_size=at.batch, scale=at.scale)),
+        "ekfac": lambda: influence(EKFAC(), params=[f"{layer}.*" for layer in at.layers]),
+        "ekfac_all": lambda: influence(EKFAC()),
+        "tracin": lambda: baselines.tracin_scores(given(), checkpoints=p.states, learning_rates=p.rates, **common),
         "trak": trak,
         "trak_reseeded": lambda: trak(seed=1),
         "trak_tasks": lambda: trak(kernel="tasks"),
         "trak_penalised": lambda: trak(l2=1.0),
         "source": lambda: baselines.source_scores(
-            *given, segments=[[p.states[i] for i in part] for part in at.segments], rank=at.krylov,
+            given(), segments=[[p.states[i] for i in part] for part in at.segments], rank=at.krylov,
             learning_rates=[p.lr] * len(at.segments), steps=[length] * len(at.segments),
             examples=at.curvature, **common,
         ),
         "bif": lambda: baselines.bif_scores(
-            *given, damping=at.damping, chains=at.chains, draws=at.draws, thin=at.thin,
-            batch_size=at.bif_batch, **common,
+            given(), **common,
+            sampler=Langevin(
+                damping=at.damping, chains=at.chains, draws=at.draws, thin=at.thin, batch_size=at.bif_batch
+            ),
         ),
     }  # fmt: skip
     return found[name]()

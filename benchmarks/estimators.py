@@ -19,7 +19,7 @@ others; "perfect" is what the noise of the seeds leaves to an estimator that kno
 
 Runs are merged by their weights, or by their outputs, probabilities or outcomes (`TaskVectors(merge=…)`); each run is
 on a single task, with all tasks in a share of its batches (background), or on all tasks but its own (left out). What is
-merged of the same runs otherwise than by weights is fused together. Costs are those of `whence estimate`, for 500
+merged of the same runs otherwise than by weights is fused together. Costs count passes (`passes.py`), for 500
 subsets, in true runs. Seconds are those that all estimates took, with the training of the runs that they need.
 """
 
@@ -42,8 +42,9 @@ import torch
 
 import whence
 from newsgroups import Newsgroups
+from passes import prices, workload
 from truth import BATCH, Setting, load_pretrained
-from whence.estimators.ladder import prices, workload
+from whence.estimators.ladder import Setup
 from whence.evaluation import noise_ceiling
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
@@ -85,10 +86,8 @@ class Bench:
 
     def __init__(self, setting, args) -> None:
         self.setting, self.args = setting, args
-        self.common = (setting.model, setting.tasks, setting.target)
-        self.work = workload(
-            {"model": setting.model, "tasks": setting.tasks, "targets": setting.target, "recipe": setting.recipe}
-        )
+        self.problem = whence.Problem(setting.model, setting.tasks, setting.target, per_query=True)
+        self.work = workload(Setup(self.problem, setting.recipe))
         self.run = prices(self.work)["retrain"].each
         self.results: list[Result] = []
         self.rungs: dict[str, tuple[float, float, dict[str, np.ndarray]]] = {}  # to be fused: cost, seconds, estimates
@@ -134,8 +133,8 @@ class Bench:
 
     def one_step(self) -> None:
         cost = self.cost("one-step")
-        for words, kind in (("plain gradients", "none"), ("as AdamW scales them", "adam")):
-            step = partial(whence.OneStep, *self.common, per_query=True, preconditioner=kind)
+        for words, kind in (("plain gradients", "sgd"), ("as AdamW scales them", "adamw")):
+            step = partial(whence.OneStep, self.problem, replace(self.setting.recipe, optimizer=kind))
             name = f"one-step, {words}"
             values, seconds = self.estimated(name, lambda step=step: step().batch(self.known)["loss"])
             self.add("one-step", words, cost, seconds, values)
@@ -143,11 +142,11 @@ class Bench:
         self.tuned(step, "one-step", f"length by {FEW} true runs", cost)
 
     def gradex(self) -> None:
-        options = {"per_query": True, "of": "margin", "weighting": "sample", "projection": "kronecker"}
+        options = {"of": "margin", "weighting": "sample", "projection": "kronecker"}
         first = self.args.ranks[0]
         for rank, several in [(first, 4), *((rank, 1) for rank in self.args.ranks)]:
             words = f"margins, rank {rank}" + (f", mean of {several}" if several > 1 else "")
-            make = partial(whence.GradEx, *self.common, rank=rank, n_projections=several, **options)
+            make = partial(whence.GradEx, self.problem, rank=rank, n_projections=several, **options)
             cost = several * self.cost("gradex", rank=rank, n_outputs=1)
             values, seconds = self.estimated(f"gradex, {words}", lambda make=make: make().batch(self.known)["loss"])
             self.add("gradex", words, cost, seconds, values)
@@ -156,10 +155,10 @@ class Bench:
     def gradex_along(self) -> None:
         n = self.args.along
         words = f"margins, {n} examples a task"
-        options = {"per_query": True, "of": "margin", "examples": n, "seed": 100}
+        options = {"of": "margin", "features": whence.Features(examples=n), "seed": 100}
         values, seconds = self.estimated(
             f"gradex-along, {words}",
-            lambda: whence.GradEx.along(*self.common, self.setting.recipe, **options).batch(self.known)["loss"],
+            lambda: whence.GradEx.along(self.problem, self.setting.recipe, **options).batch(self.known)["loss"],
         )
         cost = self.cost("gradex-along", n_outputs=1, n_examples=n * len(self.setting.tasks))
         self.add("gradex-along", words, cost, seconds, values)
@@ -169,8 +168,8 @@ class Bench:
         """Return a function that makes the runs of a kind, once."""
         words = f"{self.setting.name}, {kind}".replace(", ", "_").replace(" ", "_")
         folder = self.args.keep / "vectors" / words if self.args.keep else None
-        options = {"per_query": True, "path": folder, **KINDS[kind][0], **options}
-        return cache(partial(whence.TaskVectors, *self.common, self.setting.recipe, **options))
+        options = {"path": folder, **KINDS[kind][0], **options}
+        return cache(partial(whence.TaskVectors, self.problem, self.setting.recipe, **options))
 
     def merge(self) -> None:
         for kind, (options, merges) in KINDS.items():
@@ -183,7 +182,7 @@ class Bench:
                 )
                 cost = self.cost("merge", merge=merge, early=options.get("early", 1.0))
                 self.add("merge", name, cost, training + took, values)
-                if merge != "weights":  # the last, and the dearest by far where there are many queries
+                if merge != "weights":  # the last, and by far the most expensive where there are many queries
                     own[name] = values
                     self.rungs[f"merge: {kind}"] = cost, training + took, own
             if name == PLAIN:
@@ -199,7 +198,7 @@ class Bench:
         """Other averages of the weights of runs on single tasks."""
         self.tuned(make, "merge", f"{PLAIN}, scale by {FEW} true runs", cost)
         outer = {name: 0.5 for name in make().problem.trained if name.startswith(("head", "token"))}
-        for words, options in (("all tasks alike", {"rule": "mean"}), ("head, embeddings × ½", {"scale": outer})):
+        for words, options in (("all tasks alike", {"weighting": "task"}), ("head, embeddings × ½", {"scale": outer})):
             other, name = self.vectors("single tasks", **options), f"{PLAIN}, {words}"
             values, took = self.estimated(
                 f"merge, {name}", lambda other=other: other().batch(self.setting.subsets)["loss"]
@@ -239,7 +238,7 @@ class Bench:
         return found
 
     def true_runs(self) -> None:
-        retrain = whence.Retrain(*self.common, self.setting.recipe, per_query=True)
+        retrain = whence.Retrain(self.problem, self.setting.recipe)
         _, each = self.estimated("one true run", lambda: retrain(self.setting.subsets[0], 0)["loss"])
         most = len(self.setting.mean) - max(len(rows) for rows in self.setting.fifths)
         made = {name: self.rung(name, values) for _, _, own in self.rungs.values() for name, values in own.items()}

@@ -40,6 +40,11 @@ from whence.surrogates.kernel import KernelSurrogate
 HERE = Path(__file__).resolve().parent
 
 
+def problem_of(setting, model=None) -> whence.Problem:
+    """Return the problem of a setting, with another model if one is given."""
+    return whence.Problem(model or setting.model, setting.tasks, setting.target, per_query=True)
+
+
 def run_price(setting) -> float:
     """Forward passes over the training examples of one true run."""
     n = sum(len(y) for _, y in setting.tasks.values())
@@ -130,18 +135,17 @@ def row_of(setting, args) -> list[str]:
     another = [setting.score(seeds[i], seeds[[j for j in range(3) if j != i]].mean(0)) for i in range(3)]
     by_size = np.repeat(-setting.subsets.sum(1, keepdims=True), seeds.shape[2], axis=1)
     by_kernel = setting.from_true_runs(KernelSurrogate())
-    options = {"per_query": True, "weighting": "sample"}
-    at_start = whence.GradEx(setting.model, setting.tasks, setting.target, rank=args.rank, **options)
+    at_start = whence.GradEx(problem_of(setting), args.rank)
     plain, plain_kernel = at_start.batch(setting.subsets)["loss"], setting.from_estimates(KernelSurrogate(), at_start)
     del at_start
     end = trained(setting.model, setting.tasks, setting.recipe, seed=100)
-    trak = trak_scores(end, setting.tasks, setting.target, rank=args.rank, l2=1.0, **options)
+    trak = trak_scores(problem_of(setting, end), args.rank, l2=1.0)
     scratch = setting.kind == "scratch"
     starts = [initial(s, args.device, **args.size) for s in (1, 2, 3)] if scratch else [setting.model]
     along = Mean(
         [
             whence.GradEx.along(
-                start, setting.tasks, setting.target, setting.recipe, rank=args.along, per_query=True, seed=100 + i,
+                problem_of(setting, start), setting.recipe, rank=args.along, seed=100 + i,
                 of="margin" if scratch else "outputs",
             )
             for i, start in enumerate(starts)
@@ -189,12 +193,11 @@ def price_along(estimator, setting) -> float:
 def error_of(setting) -> str:
     """Return the first-order errors of one truly trained model, as a row."""
     end = trained(setting.model, setting.tasks, setting.recipe, setting.subsets[0])
-    query = setting.target
     halfway = trained(setting.model, setting.tasks, setting.recipe, seed=100, steps=setting.recipe.steps // 2)
     errors = [
-        np.median(linearization_error(setting.model, end, query)),
-        np.median(linearization_error(setting.model, end, query, relative_to="change")),
-        np.median(linearization_error(halfway, end, query, relative_to="change")),
+        np.median(linearization_error(problem_of(setting), end)),
+        np.median(linearization_error(problem_of(setting), end, relative_to="change")),
+        np.median(linearization_error(problem_of(setting, halfway), end, relative_to="change")),
     ]
     start, stop = (torch.cat([p.detach().flatten() for p in m.parameters()]) for m in (setting.model, end))
     moved = float((stop - start).norm() / start.norm())
@@ -204,7 +207,6 @@ def error_of(setting) -> str:
 def curves(args, say) -> None:
     """Rank, penalty, point, projection, what is linearised and ensembles, one at a time, on one setting."""
     setting = Setting("fine-tuning", "addition", *((10, 1e-3) if args.quick else (100, 3e-4)), "fixed", args)
-    options = {"per_query": True, "weighting": "sample"}
     say(f"## What decides it ({setting.name})\n")
     say("| | LDS per query / mean loss |\n|---|---|")
 
@@ -212,24 +214,24 @@ def curves(args, say) -> None:
         score = setting.score(estimator.batch(setting.subsets)["loss"])
         say(f"| {name} | {score[0]:.2f} / {score[1]:.2f} |")
 
-    start = (setting.model, setting.tasks, setting.target)
-    top = whence.GradEx(*start, rank=args.rank, **options)
+    start = problem_of(setting)
+    top = whence.GradEx(start, args.rank)
     for part in (16, 4, 1):
         line(f"W₀, rank {args.rank // part}", top._with(args.rank // part, 1.0, (0,)))
     for factor in (100, 0.01):
         line(f"… rank {args.rank}, penalty × {factor:g}", top._with(args.rank, factor, (0,)))
     del top
     quarter = args.rank // 4
-    line(f"W₀, 4 projections of rank {quarter}", whence.GradEx(*start, rank=quarter, n_projections=4, **options))
-    line(f"W₀, Gaussian, rank {quarter}", whence.GradEx(*start, projection="gaussian", rank=quarter, **options))
-    line(f"W₀, margin only, rank {4 * args.rank}", whence.GradEx(*start, rank=4 * args.rank, of="margin", **options))
-    run = whence.GradEx.along(*start, setting.recipe, rank=args.along, per_query=True, seed=100)
+    line(f"W₀, 4 projections of rank {quarter}", whence.GradEx(start, quarter, n_projections=4))
+    line(f"W₀, Gaussian, rank {quarter}", whence.GradEx(start, quarter, projection="gaussian"))
+    line(f"W₀, margin only, rank {4 * args.rank}", whence.GradEx(start, 4 * args.rank, of="margin"))
+    run = whence.GradEx.along(start, setting.recipe, rank=args.along, seed=100)
     full = run.members[0].tasks.rank
-    line(f"W₀, the {full} directions of the run", whence.GradEx(*start, projection=run.projection(0), **options))
+    line(f"W₀, the {full} directions of the run", whence.GradEx(start, projection=run.projection(0)))
     halfway = [run.points[len(run.points) // 2][1]]
     line(
         f"halfway along the run, random directions, rank {args.rank}",
-        whence.GradEx(*start, rank=args.rank, checkpoints=halfway, **options),
+        whence.GradEx(start, args.rank, checkpoints=halfway),
     )
     everywhere = tuple(range(len(run.points)))
     for i in everywhere:
@@ -238,10 +240,9 @@ def curves(args, say) -> None:
     for factor in (100, 10, 0.1, 0.01):
         line(f"… penalty × {factor:g}", run._with(full, factor, everywhere))
     for rank in (50, 150):
-        small = whence.GradEx.along(*start, setting.recipe, rank=rank, per_query=True, seed=100)
+        small = whence.GradEx.along(start, setting.recipe, rank=rank, seed=100)
         line(f"along the run, {small.members[0].tasks.rank} directions", small)
-    of_margin = {"rank": args.along, "per_query": True, "of": "margin"}
-    runs = [whence.GradEx.along(*start, setting.recipe, seed=100 + i, **of_margin) for i in range(3)]
+    runs = [whence.GradEx.along(start, setting.recipe, seed=100 + i, rank=args.along, of="margin") for i in range(3)]
     line("along the run, margin only", runs[0])
     line("… mean over 3 runs", Mean(runs))
 

@@ -30,10 +30,11 @@ from modular import equations, initial
 from whence.gradients.factored import Kronecker
 from whence.gradients.linearize import Linearization, linearize
 from whence.gradients.projections import CountSketch, Gaussian, Rademacher, flatten
-from whence.gradients.solve import solve, weights_of
+from whence.gradients.solve import solve
 from whence.models.examples import Examples
 from whence.models.functional import functional
 from whence.models.losses import LOSSES, margin
+from whence.models.sampling import task_shares, weights_of
 
 HERE = Path(__file__).resolve().parent
 
@@ -217,6 +218,7 @@ def section_solve(device: str) -> str:
     """500 subsets at once beside one solve per subset."""
     linear, loss, m = features_of(device), LOSSES["cross_entropy"], 500
     subsets = (np.random.default_rng(0).random((m, 20)) < 0.5).astype(float)
+    shares = task_shares(subsets, linear.examples.sizes, "task")
     rows = []
     near = 1e-5
     for share in (1e-3, 1e-4, 1e-5):
@@ -229,7 +231,7 @@ def section_solve(device: str) -> str:
         for tol in (1e-5, 1e-6, 1e-7):
             answers = []
             (ours,) = timed(
-                device, 1, lambda l2=l2, tol=tol, to=answers: to.append(solve(linear, subsets, loss, l2=l2, tol=tol))
+                device, 1, lambda l2=l2, tol=tol, to=answers: to.append(solve(linear, shares, loss, l2=l2, tol=tol))
             )
             delta = answers[0].delta.double().cpu().numpy()
             worse = max((objectives[i](delta[i])[0] - best[i]) / best[i] for i in range(3))
@@ -300,11 +302,11 @@ def _binary(device: str) -> str:
     linear = Linearization(torch.zeros(2000, 1), features, examples, "")
     linear = Linearization(linear.outputs.to(device), features.to(device), examples.to(device), "")
     subsets = (np.random.default_rng(0).random((500, 20)) < 0.5).astype(float)
-    l2 = 1e-3
+    shares, l2 = task_shares(subsets, examples.sizes, "task"), 1e-3
     ours, peer = timed(
         device,
         3,
-        lambda: solve(linear, subsets, LOSSES["logistic"], l2=l2),
+        lambda: solve(linear, shares, LOSSES["logistic"], l2=l2),
         lambda: _sklearn(features, labels, subsets[:20], l2),
     )
     return (
@@ -353,8 +355,9 @@ def section_growth(device: str) -> str:
                 for kind in (Gaussian, Kronecker)
             ]
             subsets = (np.random.default_rng(0).random((s["m"], 10)) < 0.5).astype(float)
+            shares = task_shares(subsets, examples.sizes, "task")
             l2 = 1e-3 * float(made[-1].features.square().sum(2).mean())
-            (spent,) = timed(device, 1, lambda s=subsets, x=made[-1], v=l2: solve(x, s, LOSSES["cross_entropy"], l2=v))
+            (spent,) = timed(device, 1, lambda s=shares, x=made[-1], v=l2: solve(x, s, LOSSES["cross_entropy"], l2=v))
             size = 4 * s["n"] * s["C"] * s["rank"] / 1e6
             rows.append(
                 [

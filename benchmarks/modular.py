@@ -93,12 +93,12 @@ def trained(model: nn.Module, tasks, recipe: whence.Recipe, subset=None, seed: i
     """Return a copy of the model after training on a subset of the tasks, or on all; maybe the first steps only."""
     # Environments that have a peer and no whence take the model alone from here.
     from whence.models.problem import Problem
+    from whence.models.stack import Stack
     from whence.models.training import train
 
-    problem = Problem(model, tasks, next(iter(tasks.values())), batched=False)
-    start = {name: value[None].clone() for name, value in problem.start.items()}
+    stack = Stack(Problem(model, tasks, next(iter(tasks.values()))), batched=False)
     chosen = np.ones((1, len(tasks))) if subset is None else np.asarray(subset, dtype=float)[None]
-    end = train(problem, recipe, start, chosen, np.array([seed]), steps)
+    end = train(stack, recipe, stack.start(1), chosen, np.array([seed]), steps)
     moved = copy.deepcopy(model)
     moved.load_state_dict({name: value[0] for name, value in end.items()}, strict=False)
     return moved

@@ -128,7 +128,7 @@ class Newsgroups(Truth):
         file = args.truth / "newsgroups.npz" if args.truth else None
         if file and file.exists():
             return np.load(file)["values"].astype(float)
-        run = whence.Retrain(self.model, self.tasks, self.target, self.recipe, per_query=True)
+        run = whence.Retrain(whence.Problem(self.model, self.tasks, self.target, per_query=True), self.recipe)
         values = np.array([[run(subset, seed)["loss"] for subset in subsets] for seed in range(2)])
         if file:
             file.parent.mkdir(parents=True, exist_ok=True)

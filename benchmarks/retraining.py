@@ -92,7 +92,7 @@ def plain_loop(model: nn.Module, tasks, target, recipe, subset, seed, device: st
     """Train one model as one would without whence, and return its loss."""
     model = copy.deepcopy(model).to(device).train()
     inputs, labels = (torch.cat(parts).to(device) for parts in zip(*tasks.values(), strict=True))
-    optimizer = recipe.make_optimizer(list(model.parameters()))
+    optimizer = recipe.update.make(recipe, list(model.parameters()))
     sizes = np.full(N_TASKS, TASK_ROWS)
     for rows in draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps):
         index = torch.from_numpy(rows[0]).to(device)
@@ -127,7 +127,8 @@ def compare(name: str, device: str, *, sizes: tuple[int, ...], repetitions: int,
 
     def together(size: int, recipe: whence.Recipe = recipe) -> np.ndarray:
         n = N_ALONE if size == 1 else N_MODELS
-        stack = whence.Retrain(model, tasks, target, recipe, device=device, batched=True, batch_size=size)
+        problem = whence.Problem(model, tasks, target, device=device)
+        stack = whence.Retrain(problem, recipe, batched=True, batch_size=size)
         if size == 1:  # not offered as a batch
             return np.array([stack(subsets[row], row)["loss"] for row in range(n)])
         return stack.batch(subsets[:n], seeds[:n])["loss"]

@@ -61,9 +61,8 @@ class Setting(Truth):
         if file and file.exists():
             return np.load(file)["values"].astype(float)
         start = None if self.kind == "fine-tuning" else lambda seed: initial(seed, self.args.device, **self.args.size)
-        run = whence.Retrain(
-            self.model, self.tasks, self.target, self.recipe, init=start, per_query=True, batched=True, batch_size=100
-        )
+        problem = whence.Problem(self.model, self.tasks, self.target, per_query=True)
+        run = whence.Retrain(problem, self.recipe, init=start, batched=True, batch_size=100)
         seeds = (0, 1, 2) if self.kind == "fine-tuning" else (1, 2, 3)
         values = np.stack([run.batch(self.subsets, np.full(len(self.subsets), s))["loss"] for s in seeds])
         if file:

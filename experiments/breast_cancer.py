@@ -57,8 +57,8 @@ class Regression:
         for _ in range(100):
             p = 1 / (1 + np.exp(-w @ self.X.T))
             slope = (share * (p - self.y)) @ self.X + L2 * w
-            bend = ((share * p * (1 - p)) @ self.squares).reshape(m, d, d) + L2 * np.eye(d)
-            step = np.linalg.solve(bend, slope[..., None])[..., 0]
+            curvature = ((share * p * (1 - p)) @ self.squares).reshape(m, d, d) + L2 * np.eye(d)
+            step = np.linalg.solve(curvature, slope[..., None])[..., 0]
             w -= step
             if np.abs(step).max() < 1e-12:
                 return w
@@ -81,7 +81,7 @@ def scores(n_train: int = N_TRAIN, size: int = SIZE, n_subsets: int = N_SUBSETS,
         model.weight.copy_(torch.as_tensor(train.weights(np.ones((1, n_train)))))
     tasks = {name: (X[i : i + 1], y[i : i + 1]) for i, name in enumerate(names)}
     target = (x_test[None], np.array([y_test]))
-    influence = influence_scores(model, tasks, target, loss="logistic", damping=DAMPING, l2=L2)
+    influence = influence_scores(whence.Problem(model, tasks, target, loss="logistic"), damping=DAMPING, l2=L2)
 
     subsets = whence.FixedSize(size).draw(n_train, n_subsets, seed=seed)
     runs = whence.Outcomes(subsets, train.batch(subsets, None)["loss"], task_names=names)

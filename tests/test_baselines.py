@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -13,35 +12,39 @@ from torch import nn
 import whence
 from test_influence import linear, loss_at, regression, ridge, shares
 from torch_models import Attention, perceptron
-from whence import DataWarning, InputError
-from whence.baselines import bif as bif_module
-from whence.baselines import bif_scores, influence_scores, source_scores, tracin_scores, trak_scores
-from whence.baselines import slopes as slopes_module
+from whence import DataWarning, Features, InputError, Problem
+from whence.baselines import Langevin, bif_scores, influence_scores, source_scores, tracin_scores, trak_scores
 from whence.baselines import source as source_module
 from whence.baselines.mixing import effective_draws, r_hat
-from whence.models.problem import Problem
+from whence.gradients import groups as groups_module
 
 
-def tracin(model, tasks, targets, **settings):
-    return tracin_scores(model, tasks, targets, learning_rates=[0.1], **settings)
+def tracin(model, tasks, targets, *, per_query=False, params=None, **settings):
+    problem = Problem(model, tasks, targets, per_query=per_query, params=params)
+    return tracin_scores(problem, learning_rates=[0.1], **settings)
 
 
-def source(model, tasks, targets, **settings):
-    return source_scores(model, tasks, targets, segments=[[model]], learning_rates=[0.1], steps=[20], **settings)
+def source(model, tasks, targets, *, per_query=False, params=None, **settings):
+    problem = Problem(model, tasks, targets, per_query=per_query, params=params)
+    return source_scores(problem, segments=[[model]], learning_rates=[0.1], steps=[20], **settings)
 
 
-def bif(model, tasks, targets, **settings):
+def bif(model, tasks, targets, *, per_query=False, params=None, batch_size=None, **settings):
     # The longest steps that are stable make few of them do.
     step_size = 0.08 / sum(len(labels) for _, labels in tasks.values())
-    return bif_scores(model, tasks, targets, damping=5.0, chains=60, draws=12, thin=6, step_size=step_size, **settings)
+    sampler = Langevin(damping=5.0, chains=60, draws=12, thin=6, step_size=step_size, batch_size=batch_size)
+    problem = Problem(model, tasks, targets, per_query=per_query, params=params)
+    return bif_scores(problem, sampler=sampler, **settings)
 
 
-def influence(model, tasks, targets, **settings):
-    return influence_scores(model, tasks, targets, curvature="gauss_newton", damping=0.1, **settings)
+def influence(model, tasks, targets, *, per_query=False, params=None, **settings):
+    problem = Problem(model, tasks, targets, per_query=per_query, params=params)
+    return influence_scores(problem, curvature="gauss_newton", damping=0.1, **settings)
 
 
-def trak(model, tasks, targets, **settings):
-    return trak_scores(model, tasks, targets, rank=8, projection="gaussian", l2=0.1, **settings)
+def trak(model, tasks, targets, *, per_query=False, params=None, **settings):
+    problem = Problem(model, tasks, targets, per_query=per_query, params=params)
+    return trak_scores(problem, rank=8, projection="gaussian", l2=0.1, **settings)
 
 
 METHODS = {"influence": influence, "tracin": tracin, "trak": trak, "source": source, "bif": bif}
@@ -151,7 +154,7 @@ def test_weights_that_are_no_numbers_are_refused(method):
 @pytest.fixture(scope="module")
 def runs():
     model, tasks, targets = classes()
-    retrain = whence.Retrain(model, tasks, targets, whence.Recipe(steps=2, batch_size=None))
+    retrain = whence.Retrain(Problem(model, tasks, targets), whence.Recipe(steps=2, batch_size=None))
     return whence.measure(retrain, whence.LeaveOneOut(), tasks=list(tasks))
 
 
@@ -172,7 +175,7 @@ def test_checkpoints_that_do_not_fit_are_refused(method):
         source_scores: {"segments": [[wrong]], "learning_rates": [0.1], "steps": [1]},
     }
     with pytest.raises(InputError, match=r"'0.weight' of the checkpoint must have shape \(6, 4\), .* Got \(5, 4\)"):
-        method(model, tasks, targets, **settings[method])
+        method(Problem(model, tasks, targets), **settings[method])
 
 
 def test_the_module_is_within_reach():
@@ -201,7 +204,7 @@ def test_tracin_is_what_a_small_step_of_training_does():
 
     ones = np.ones(3)
     true = [(loss_after(ones + step * e) - loss_after(ones - step * e)) / (2 * step) for e in np.eye(3)]
-    found = tracin_scores(model, tasks, (x, y), learning_rates=[eta], normalized=True)
+    found = tracin_scores(Problem(model, tasks, (x, y)), learning_rates=[eta], normalized=True, weighting="task")
     np.testing.assert_allclose(found.coef_[:, 0], true, rtol=1e-3)
 
 
@@ -228,7 +231,12 @@ def test_tracin_adds_up_over_checkpoints_and_gradients_by_hand():
                 ]
             )
         )
-    found = tracin_scores(model, tasks, targets, checkpoints=[o.state_dict() for o in others], learning_rates=rates)
+    found = tracin_scores(
+        Problem(model, tasks, targets),
+        checkpoints=[o.state_dict() for o in others],
+        learning_rates=rates,
+        weighting="task",
+    )
     np.testing.assert_allclose(found.coef_, expected, rtol=1e-4)
 
 
@@ -238,8 +246,8 @@ def test_portions_of_gradients_do_not_matter(rank, per_query, monkeypatch):
     """A few groups and a few of their examples at a time; queries are never held, nor are sketched gradients."""
     model, tasks, targets = classes()
     whole = tracin(model, tasks, targets, rank=rank, per_query=per_query).coef_
-    monkeypatch.setattr(slopes_module, "NUMBERS", 100)
-    monkeypatch.setattr(slopes_module, "ROWS", 3)
+    monkeypatch.setattr(groups_module, "NUMBERS", 100)
+    monkeypatch.setattr(groups_module, "ROWS", 3)
     np.testing.assert_allclose(tracin(model, tasks, targets, rank=rank, per_query=per_query).coef_, whole, rtol=1e-4)
 
 
@@ -264,7 +272,7 @@ def test_tracin_with_sketched_gradients_is_right_on_average():
 )
 def test_tracin_without_its_rates(rates, message):
     with pytest.raises(InputError, match=message):
-        tracin_scores(*classes(), learning_rates=rates)
+        tracin_scores(Problem(*classes()), learning_rates=rates)
 
 
 # ---- TRAK -------------------------------------------------------------------------------------------------
@@ -275,8 +283,10 @@ def test_trak_is_the_influence_function_where_the_model_is_linear_and_nothing_is
     """As many directions as parameters, and a squared loss, whose curvature by the outputs is one."""
     tasks, target = regression()
     model = linear(ridge(tasks, np.ones(4), 0.0, weighting, True))
-    exact = influence_scores(model, tasks, target, loss="squared", damping=0.0, weighting=weighting)
-    found = trak_scores(model, tasks, target, loss="squared", rank=4, projection="gaussian", weighting=weighting)
+    exact = influence_scores(Problem(model, tasks, target, loss="squared"), damping=0.0, weighting=weighting)
+    found = trak_scores(
+        Problem(model, tasks, target, loss="squared"), rank=4, projection="gaussian", weighting=weighting
+    )
     np.testing.assert_allclose(found.coef_, exact.coef_, rtol=1e-3)
 
 
@@ -308,10 +318,16 @@ def naive_trak(model, tasks, queries, P, kernel):
 @pytest.mark.parametrize("kernel", ["samples", "tasks"])
 def test_trak_of_margins_against_explicit_gradients(kernel):
     model, tasks, targets = classes()
-    projection = whence.GradEx(model, tasks, targets, rank=6, projection="gaussian").projection(0)
+    projection = whence.GradEx(Problem(model, tasks, targets), rank=6, projection="gaussian").projection(0)
     like = {name: value.detach() for name, value in model.named_parameters()}
     P = projection.rows(like, 0, 6).double().numpy()
-    found = trak_scores(model, tasks, targets["x"], per_query=True, rank=6, projection="gaussian", kernel=kernel)
+    found = trak_scores(
+        Problem(model, tasks, targets["x"], per_query=True),
+        rank=6,
+        projection="gaussian",
+        kernel=kernel,
+        weighting="task",
+    )
     expected = naive_trak(model, tasks, targets["x"], P, kernel)
     np.testing.assert_allclose(found.coef_, expected, rtol=5e-3, atol=1e-3 * np.abs(expected).max())
 
@@ -320,9 +336,9 @@ def test_trak_averages_over_checkpoints_and_projections():
     model, tasks, targets = classes()
     others = [perceptron(), perceptron()]
     settings = {"rank": 6, "projection": "gaussian", "l2": 0.1}
-    together = trak_scores(model, tasks, targets, checkpoints=others, n_projections=2, **settings)
+    together = trak_scores(Problem(model, tasks, targets), checkpoints=others, n_projections=2, **settings)
     single = [
-        trak_scores(model, tasks, targets, checkpoints=[other], seed=seed, **settings).coef_
+        trak_scores(Problem(model, tasks, targets), checkpoints=[other], seed=seed, **settings).coef_
         for other in others
         for seed in (0, 1)
     ]
@@ -332,15 +348,15 @@ def test_trak_averages_over_checkpoints_and_projections():
 
 def test_trak_takes_up_the_features_that_gradex_has_stored(tmp_path):
     model, tasks, targets = classes()
-    settings = {"rank": 6, "projection": "gaussian", "store": tmp_path}
-    whence.GradEx(model, tasks, targets, of="margin", **settings).batch(np.ones((1, 3)))
+    settings = {"rank": 6, "projection": "gaussian", "features": Features(store=tmp_path)}
+    whence.GradEx(Problem(model, tasks, targets), of="margin", **settings).batch(np.ones((1, 3)))
     files = sorted(tmp_path.rglob("blocks.jsonl"))
     lines = [file.read_text() for file in files]
     assert len(lines) == 2
-    found = trak_scores(model, tasks, targets, **settings)
+    found = trak_scores(Problem(model, tasks, targets), **settings)
     assert sorted(tmp_path.rglob("blocks.jsonl")) == files
     assert [file.read_text() for file in files] == lines
-    fresh = trak_scores(model, tasks, targets, rank=6, projection="gaussian")
+    fresh = trak_scores(Problem(model, tasks, targets), rank=6, projection="gaussian")
     np.testing.assert_allclose(found.coef_, fresh.coef_, rtol=1e-5)
 
 
@@ -350,12 +366,12 @@ def test_trak_of_a_trained_model_does_not_complain_that_it_has_learned():
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[5.0], [-5.0]]))
     tasks = {"a": (x, torch.tensor([0, 1]))}
-    assert np.isfinite(trak_scores(model, tasks, tasks["a"], rank=2).coef_).all()
+    assert np.isfinite(trak_scores(Problem(model, tasks, tasks["a"]), rank=2).coef_).all()
 
 
 def test_trak_has_two_kernels():
     with pytest.raises(InputError, match=r"The 'kernel' of TRAK must be 'samples' or 'tasks'\. Got 'rbf'\."):
-        trak_scores(*classes(), kernel="rbf")
+        trak_scores(Problem(*classes()), kernel="rbf")
 
 
 # ---- SOURCE -----------------------------------------------------------------------------------------------
@@ -401,10 +417,13 @@ def test_source_is_the_derivative_of_the_unrolled_training_of_a_quadratic(krylov
             for e in np.eye(3)
         ]
         found = source_scores(
-            linear(ends[-1]), tasks, target, loss="squared", l2=l2,
+            Problem(linear(ends[-1]), tasks, target, loss="squared"),
+            l2=l2,
             segments=[[linear(start), linear(ends[0])], [linear(ends[1])]],
-            learning_rates=[rate for rate, _ in plan], steps=[steps for _, steps in plan],
-        )  # fmt: skip
+            learning_rates=[rate for rate, _ in plan],
+            steps=[steps for _, steps in plan],
+            weighting="task",
+        )
         errors.append(np.abs(found.coef_[:, 0] - true).max() / np.abs(true).max())
     # exp(−ηNH) stands for (1 − ηH)^N: right to first order in the learning rate.
     assert errors[1] < 2e-3
@@ -414,21 +433,20 @@ def test_source_is_the_derivative_of_the_unrolled_training_of_a_quadratic(krylov
 def test_source_lies_between_tracin_and_the_influence_function():
     tasks, target = shared_inputs()
     model = linear(ridge(tasks, np.ones(3), 0.0, "task", True))
-    settings = {"loss": "squared", "segments": [[model]], "learning_rates": [0.1]}
-    long = source_scores(model, tasks, target, steps=[10**7], **settings)
-    newton = influence_scores(model, tasks, target, loss="squared", damping=0.0)
+    problem, settings = Problem(model, tasks, target, loss="squared"), {"segments": [[model]], "weighting": "task"}
+    long = source_scores(problem, steps=[10**7], learning_rates=[0.1], **settings)
+    newton = influence_scores(problem, damping=0.0, weighting="task")
     np.testing.assert_allclose(long.coef_, newton.coef_, rtol=1e-6)
-    settings["learning_rates"] = [1e-8]
-    short = source_scores(model, tasks, target, steps=[1], **settings)
-    traced = tracin_scores(model, tasks, target, loss="squared", learning_rates=[1e-8], normalized=True)
+    short = source_scores(problem, steps=[1], learning_rates=[1e-8], **settings)
+    traced = tracin_scores(problem, learning_rates=[1e-8], normalized=True, weighting="task")
     np.testing.assert_allclose(short.coef_, traced.coef_, rtol=1e-6)
 
 
 def test_source_averages_gradients_and_curvature_over_a_segment():
     model, tasks, targets = classes()
     settings = {"learning_rates": [0.1], "steps": [10]}
-    once = source_scores(model, tasks, targets, segments=[[model]], **settings)
-    twice = source_scores(model, tasks, targets, segments=[[model, model.state_dict()]], **settings)
+    once = source_scores(Problem(model, tasks, targets), segments=[[model]], **settings)
+    twice = source_scores(Problem(model, tasks, targets), segments=[[model, model.state_dict()]], **settings)
     np.testing.assert_allclose(twice.coef_, once.coef_, rtol=1e-5)
 
 
@@ -436,20 +454,22 @@ def test_source_with_the_curvature_of_some_examples():
     model, tasks, targets = classes()
     alike = {name: (x[:1].expand(5, -1), y[:1].expand(5)) for name, (x, y) in tasks.items()}
     settings = {"segments": [[model]], "learning_rates": [0.1], "steps": [20]}
-    whole, found = (source_scores(model, alike, targets, examples=n, **settings).coef_ for n in (None, 2))
+    whole, found = (source_scores(Problem(model, alike, targets), examples=n, **settings).coef_ for n in (None, 2))
     np.testing.assert_allclose(found, whole, rtol=1e-4, atol=1e-7)
-    few = source_scores(model, tasks, targets, examples=2, **settings).coef_
-    assert not np.allclose(few, source_scores(model, tasks, targets, **settings).coef_, rtol=1e-3)
+    few = source_scores(Problem(model, tasks, targets), examples=2, **settings).coef_
+    assert not np.allclose(few, source_scores(Problem(model, tasks, targets), **settings).coef_, rtol=1e-3)
 
 
 def test_source_is_the_same_forwards_and_backwards():
     """Many queries are carried as few tasks, forwards; a query at a time goes backwards."""
     model, tasks, targets = classes()
     settings = {"segments": [[perceptron()], [model]], "learning_rates": [0.1, 0.05], "steps": [10, 20]}
-    together = source_scores(model, tasks, targets, per_query=True, **settings).coef_
+    together = source_scores(Problem(model, tasks, targets, per_query=True), **settings).coef_
     assert together.shape[1] > 2 * len(tasks)
     x, y = targets["x"]
-    single = [source_scores(model, tasks, (x[i : i + 1], y[i : i + 1]), **settings).coef_[:, 0] for i in range(5)]
+    single = [
+        source_scores(Problem(model, tasks, (x[i : i + 1], y[i : i + 1])), **settings).coef_[:, 0] for i in range(5)
+    ]
     np.testing.assert_allclose(together[:, :5], np.transpose(single), rtol=1e-4, atol=1e-7)
 
 
@@ -468,14 +488,18 @@ def test_source_without_what_it_needs(setting, message):
     model, tasks, targets = classes()
     given = {"segments": [[model]], "learning_rates": [0.1], "steps": [5], **setting}
     with pytest.raises(InputError, match=message):
-        source_scores(model, tasks, targets, **given)
+        source_scores(Problem(model, tasks, targets), **given)
 
 
 def test_source_along_negative_curvature_is_stopped():
     model, tasks, targets = classes()
     with pytest.raises(InputError, match=r"grow beyond all bounds, .* use curvature='gauss_newton'"):
         source_scores(
-            model, tasks, targets, segments=[[model]], learning_rates=[1e4], steps=[10**6], curvature="hessian"
+            Problem(model, tasks, targets),
+            segments=[[model]],
+            learning_rates=[1e4],
+            steps=[10**6],
+            curvature="hessian",
         )
 
 
@@ -483,26 +507,25 @@ def test_source_along_negative_curvature_is_stopped():
 
 
 @pytest.mark.parametrize("normalized", [True, False])
-def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized):
+@pytest.mark.parametrize("seed", range(3))
+def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized, seed):
     tasks, target = regression(d=3)
     w = ridge(tasks, np.ones(4), 0.0, "task", True)
-    beta, damping, epsilon = 24.0, 0.2, 0.01
+    beta, damping, epsilon = 24.0, 0.2, 0.02  # a step long enough for plain SGLD to be off by several std
     pieces = [(X.T @ X / len(y), X.T @ (X @ w - y) / len(y)) for X, y in (*tasks.values(), target)]
-    H = sum(bend for bend, _ in pieces[:-1]) / 4
+    H = sum(hessian for hessian, _ in pieces[:-1]) / 4
     A = beta * (H + damping * np.eye(3))
-    # What the discrete chain x ← (1 − εA/2)x + √ε ξ is stationary under.
-    S = np.linalg.inv(A - epsilon * A @ A / 4)
+    S = np.linalg.inv(A)
 
     def covariance(a, b):
         return a[1] @ S @ b[1] + 0.5 * np.trace(a[0] @ S @ b[0] @ S)
 
     each = np.array([covariance(pieces[-1], piece) for piece in pieces[:-1]])
     expected = -beta / 4 * (each - each.mean() if normalized else each)
-    found = bif_scores(
-        linear(w), tasks, target, loss="squared", beta=beta, damping=damping, chains=300, draws=60, thin=5,
-        step_size=epsilon, normalized=normalized,
-    )  # fmt: skip
-    assert (np.abs(found.coef_[:, 0] - expected) < 4 * found.coef_std_[:, 0]).all()
+    sampler = Langevin(beta=beta, damping=damping, chains=300, draws=60, thin=5, step_size=epsilon)
+    problem = Problem(linear(w), tasks, target, loss="squared")
+    found = bif_scores(problem, sampler=sampler, normalized=normalized, weighting="task", seed=seed)
+    assert (np.abs(found.coef_[:, 0] - expected) < 3 * found.coef_std_[:, 0]).all()
     assert (found.coef_std_[:, 0] < 0.1 * np.abs(expected).max()).all()
     assert found.diagnostics["r_hat"] < 1.05
     assert 300 < found.diagnostics["effective_draws"] <= 300 * 60 * 5
@@ -511,8 +534,9 @@ def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized):
 def test_bif_of_a_cold_posterior_is_the_damped_influence_function():
     tasks, target = regression(d=3)
     model = linear(ridge(tasks, np.ones(4), 0.0, "task", True))
-    newton = influence_scores(model, tasks, target, loss="squared", damping=0.2)
-    found = bif_scores(model, tasks, target, loss="squared", beta=1e6, damping=0.2, chains=300, draws=60)
+    problem = Problem(model, tasks, target, loss="squared")
+    newton = influence_scores(problem, damping=0.2, weighting="task")
+    found = bif_scores(problem, sampler=Langevin(beta=1e6, damping=0.2, chains=300, draws=60), weighting="task")
     assert (np.abs(found.coef_ - newton.coef_) < 4 * found.coef_std_ + 0.05 * np.abs(newton.coef_)).all()
 
 
@@ -525,11 +549,9 @@ def test_bif_with_batches():
     np.testing.assert_array_equal(bif(model, tasks, targets, batch_size=1000).coef_, whole)
 
 
-def test_chains_one_after_the_other_are_those_side_by_side(monkeypatch):
-    model, tasks, targets = classes()
-    together = bif(model, tasks, targets).coef_
-    monkeypatch.setattr(bif_module, "Problem", partial(Problem, batched=False))
-    np.testing.assert_allclose(bif(model, tasks, targets).coef_, together, rtol=1e-3, atol=1e-5)
+def test_chains_one_after_the_other_are_those_side_by_side():
+    together, alone = (bif(*classes(), batched=batched).coef_ for batched in (True, False))
+    np.testing.assert_allclose(alone, together, rtol=1e-3, atol=1e-5)
 
 
 def test_sgld_that_diverges_is_named_with_what_to_change():
@@ -537,7 +559,7 @@ def test_sgld_that_diverges_is_named_with_what_to_change():
     model = linear(np.zeros(3))
     for step_size in (1.0, 1e6):
         with pytest.raises(InputError, match=r"SGLD diverged at step \d+: lower step_size \(.*\), or raise damping"):
-            bif_scores(model, tasks, target, loss="squared", step_size=step_size, draws=40)
+            bif_scores(Problem(model, tasks, target, loss="squared"), sampler=Langevin(step_size=step_size, draws=40))
 
 
 def test_chains_that_have_not_mixed_are_warned_of():
@@ -545,7 +567,7 @@ def test_chains_that_have_not_mixed_are_warned_of():
     with pytest.warns(
         DataWarning, match=r"have not mixed \(R-hat .* effective draws .* raise draws \(10\) or thin \(1\)"
     ):
-        bif_scores(model, tasks, targets, draws=10, thin=1, burn_in=0, damping=1e-4)
+        bif_scores(Problem(model, tasks, targets), sampler=Langevin(draws=10, thin=1, burn_in=0, damping=1e-4))
 
 
 @pytest.mark.parametrize(
@@ -560,7 +582,7 @@ def test_chains_that_have_not_mixed_are_warned_of():
 )
 def test_bad_settings_of_bif(setting, message):
     with pytest.raises(InputError, match=message):
-        bif_scores(*classes(), **setting)
+        Langevin(**setting)
 
 
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])

@@ -9,7 +9,19 @@ import pytest
 import torch
 from torch import nn
 
-from whence.baselines import bif_scores, influence_scores, source_scores, tracin_scores, trak_scores
+from whence import Problem
+from whence.baselines import (
+    CG,
+    EKFAC,
+    Exact,
+    Langevin,
+    LiSSA,
+    bif_scores,
+    influence_scores,
+    source_scores,
+    tracin_scores,
+    trak_scores,
+)
 from whence.baselines import ekfac as ekfac_module
 from whence.baselines import source as source_module
 
@@ -48,14 +60,14 @@ def weights(seed):
     return Words().state_dict()
 
 
-influence = partial(influence_scores, curvature="gauss_newton", damping=0.1, max_steps=100)
+influence = partial(influence_scores, curvature="gauss_newton", damping=0.1)
 METHODS = {
-    "exact": partial(influence, solver="exact"),
-    "exact, Hessian": partial(influence, solver="exact", curvature="hessian", damping=2.0),
-    "conjugate gradients": partial(influence, solver="cg", examples=5),
-    "LiSSA": partial(influence, solver="lissa", damping=1.0),
-    "LiSSA with batches": partial(influence, solver="lissa", damping=1.0, batch_size=8, scale=20.0),
-    "EK-FAC": partial(influence, solver="ekfac"),
+    "exact": partial(influence, solver=Exact()),
+    "exact, Hessian": partial(influence, solver=Exact(), curvature="hessian", damping=2.0),
+    "conjugate gradients": partial(influence, solver=CG(max_steps=100), examples=5),
+    "LiSSA": partial(influence, solver=LiSSA(max_steps=100), damping=1.0),
+    "LiSSA with batches": partial(influence, solver=LiSSA(max_steps=100, batch_size=8, scale=20.0), damping=1.0),
+    "EK-FAC": partial(influence, solver=EKFAC()),
     "TracIn": partial(tracin_scores, checkpoints=[weights(1), weights(2)], learning_rates=[0.1, 0.2]),
     "TracIn, sketched": partial(tracin_scores, learning_rates=[0.1], rank=20),
     "TRAK": partial(trak_scores, rank=16, projection="kronecker", l2=0.1),
@@ -77,17 +89,17 @@ def close(found, expected):
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
 def test_scores_are_those_of_a_processor(method, per_query, device):
     model, tasks, targets = problem()
-    found = method(model, tasks, targets, per_query=per_query, device=device)
-    close(found, method(model, tasks, targets, per_query=per_query))
+    found = method(Problem(model, tasks, targets, per_query=per_query, device=device))
+    close(found, method(Problem(model, tasks, targets, per_query=per_query)))
     assert {p.device.type for p in model.parameters()} == {"cpu"}
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_of_a_model_and_data_that_are_there_already(device):
     model, tasks, targets = problem()
-    expected = METHODS["TracIn"](model, tasks, targets)
+    expected = METHODS["TracIn"](Problem(model, tasks, targets))
     there = {name: tuple(part.to(device) for part in group) for name, group in tasks.items()}
-    close(METHODS["TracIn"](model.to(device), there, targets), expected)
+    close(METHODS["TracIn"](Problem(model.to(device), there, targets)), expected)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -96,16 +108,18 @@ def test_random_combinations_and_krylov_spaces(device, monkeypatch):
     monkeypatch.setattr(source_module, "EXACT", 0)
     model, tasks, targets = problem()
     for name in ("EK-FAC", "SOURCE"):
-        close(METHODS[name](model, tasks, targets, device=device), METHODS[name](model, tasks, targets))
+        close(
+            METHODS[name](Problem(model, tasks, targets, device=device)), METHODS[name](Problem(model, tasks, targets))
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_chains_draw_other_numbers_but_the_same_scores(device, batch_size):
     model, tasks, targets = problem()
-    settings = {"damping": 5.0, "chains": 60, "draws": 12, "thin": 15, "step_size": 0.002, "batch_size": batch_size}
-    expected = bif_scores(model, tasks, targets, **settings)
-    found = bif_scores(model, tasks, targets, device=device, seed=0, **settings)
+    sampler = Langevin(damping=5.0, chains=60, draws=12, thin=15, step_size=0.002, batch_size=batch_size)
+    expected = bif_scores(Problem(model, tasks, targets), sampler=sampler)
+    found = bif_scores(Problem(model, tasks, targets, device=device), sampler=sampler, seed=0)
     spread = np.hypot(found.coef_std_, expected.coef_std_)
     assert (np.abs(found.coef_ - expected.coef_) < 5 * spread).all()
     assert found.diagnostics["r_hat"] == pytest.approx(expected.diagnostics["r_hat"], abs=0.1)

@@ -9,9 +9,9 @@ from torch import nn
 
 from test_influence import LOSSES, classes, dense, linear, regression
 from torch_models import made
-from whence import InputError
+from whence import InputError, Problem
+from whence.baselines import EKFAC, Exact, influence_scores
 from whence.baselines import ekfac as ekfac_module
-from whence.baselines import influence_scores
 from whence.baselines.curvature import Curvature
 from whence.baselines.ekfac import ekfac_solve
 from whence.models.examples import Examples
@@ -45,10 +45,10 @@ def in_double(name, n=12):
 def test_linear_and_convolution_layers_are_those_of_curvlinops(name, params):
     curvlinops = pytest.importorskip("curvlinops", reason="curvlinops is not installed")
     model, inputs, labels = in_double(name)
-    bend = curvature_of(model, inputs, labels, params)
+    curvature = curvature_of(model, inputs, labels, params)
     torch.manual_seed(0)
-    right = torch.randn(3, bend.size, dtype=torch.float64)
-    chosen = [dict(model.named_parameters())[name] for name in bend.params]
+    right = torch.randn(3, curvature.size, dtype=torch.float64)
+    chosen = [dict(model.named_parameters())[name] for name in curvature.params]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         factors = curvlinops.EKFACLinearOperator(
             model, nn.CrossEntropyLoss(), chosen, [(inputs, labels)], fisher_type=curvlinops.FisherType.TYPE2,
@@ -56,20 +56,20 @@ def test_linear_and_convolution_layers_are_those_of_curvlinops(name, params):
         )  # fmt: skip
         inverse = curvlinops.KFACInverseLinearOperator(factors, damping=DAMPING, use_exact_damping=True)
         expected = torch.as_tensor(inverse @ right.T).T
-    torch.testing.assert_close(ekfac_solve(bend, right), expected, rtol=1e-6, atol=1e-8)
+    torch.testing.assert_close(ekfac_solve(curvature, right), expected, rtol=1e-6, atol=1e-8)
 
 
-def exactly_solved(model, bend, right):
-    matrix = bend.matrix()
-    torch.testing.assert_close(matrix, dense_of(model, bend))
+def exactly_solved(model, curvature, right):
+    matrix = curvature.matrix()
+    torch.testing.assert_close(matrix, dense_of(model, curvature))
     return torch.linalg.solve(matrix, right.T).T
 
 
-def dense_of(model, bend):
-    whole = dense(model, bend.examples, bend.weights, bend.loss, "gauss_newton")
+def dense_of(model, curvature):
+    whole = dense(model, curvature.examples, curvature.weights, curvature.loss, "gauss_newton")
     names, sizes = zip(*((n, p.numel()) for n, p in model.named_parameters()), strict=True)
-    picked = torch.cat([torch.full((size,), name in bend.params) for name, size in zip(names, sizes, strict=True)])
-    return whole[picked][:, picked] + DAMPING * torch.eye(bend.size, dtype=torch.float64)
+    picked = torch.cat([torch.full((size,), name in curvature.params) for name, size in zip(names, sizes, strict=True)])
+    return whole[picked][:, picked] + DAMPING * torch.eye(curvature.size, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def dense_of(model, bend):
 def test_the_block_of_a_vector_is_exact(name, params):
     model, inputs, labels = in_double(name)
     weights = torch.rand(len(labels))
-    bend = curvature_of(model, inputs, labels, params, weights)
-    right = torch.randn(2, bend.size, dtype=torch.float64)
-    torch.testing.assert_close(ekfac_solve(bend, right), exactly_solved(model, bend, right))
+    curvature = curvature_of(model, inputs, labels, params, weights)
+    right = torch.randn(2, curvature.size, dtype=torch.float64)
+    torch.testing.assert_close(ekfac_solve(curvature, right), exactly_solved(model, curvature, right))
 
 
 class Words(nn.Module):
@@ -114,18 +114,18 @@ def words():
 def test_the_eigenvalues_of_an_embedding_are_the_diagonal_of_its_curvature():
     """With one number for each word, also where an example has a word twice, or padding."""
     model, tokens, labels = words()
-    bend = curvature_of(model, tokens, labels, "value.weight", torch.rand(5))
+    curvature = curvature_of(model, tokens, labels, "value.weight", torch.rand(5))
     right = torch.randn(2, 6, dtype=torch.float64)
-    diagonal = dense_of(model, bend).diagonal()
-    torch.testing.assert_close(ekfac_solve(bend, right), right / diagonal)
+    diagonal = dense_of(model, curvature).diagonal()
+    torch.testing.assert_close(ekfac_solve(curvature, right), right / diagonal)
     assert diagonal[0] == DAMPING
 
 
 def test_a_layer_that_is_used_twice_and_one_that_never_is():
     model, tokens, labels = words()
-    bend = curvature_of(model, tokens, labels, ["twice.weight", "unused.*"])
+    curvature = curvature_of(model, tokens, labels, ["twice.weight", "unused.*"])
     right = torch.randn(2, 4, dtype=torch.float64)
-    torch.testing.assert_close(ekfac_solve(bend, right), exactly_solved(model, bend, right))
+    torch.testing.assert_close(ekfac_solve(curvature, right), exactly_solved(model, curvature, right))
 
 
 def test_the_basis_of_an_embedding_is_that_of_its_output_gradients():
@@ -135,40 +135,43 @@ def test_the_basis_of_an_embedding_is_that_of_its_output_gradients():
     with torch.no_grad():
         model[0].weight[:] = torch.randn(3)
     tokens = torch.arange(5).repeat(3)[:, None]
-    bend = curvature_of(model, tokens, torch.zeros(15, dtype=torch.int64), "0.weight")
+    curvature = curvature_of(model, tokens, torch.zeros(15, dtype=torch.int64), "0.weight")
     right = torch.randn(2, 15, dtype=torch.float64)
-    torch.testing.assert_close(ekfac_solve(bend, right), exactly_solved(model, bend, right))
+    torch.testing.assert_close(ekfac_solve(curvature, right), exactly_solved(model, curvature, right))
 
 
 @pytest.mark.parametrize("weighting", ["task", "sample"])
 def test_a_single_layer_with_the_squared_loss_is_exact(weighting):
     """Gradients by outputs are all alike, so that the curvature is one Kronecker product."""
     tasks, target = regression()
-    settings = {"loss": "squared", "damping": 0.1, "curvature": "gauss_newton", "weighting": weighting}
-    model = linear(np.full(4, 0.1), bias=True)
-    exact = influence_scores(model, tasks, target, solver="exact", **settings)
-    found = influence_scores(model, tasks, target, solver="ekfac", **settings)
+    settings = {"damping": 0.1, "curvature": "gauss_newton", "weighting": weighting}
+    problem = Problem(linear(np.full(4, 0.1), bias=True), tasks, target, loss="squared")
+    exact = influence_scores(problem, solver=Exact(), **settings)
+    found = influence_scores(problem, solver=EKFAC(), **settings)
     np.testing.assert_allclose(found.coef_, exact.coef_, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("per_query", [False, True])
 def test_near_the_exact_solution_on_a_perceptron(per_query):
     model, tasks, target = classes()
-    settings = {"damping": 0.1, "curvature": "gauss_newton", "per_query": per_query}
-    exact = influence_scores(model, tasks, target, solver="exact", **settings).coef_
-    found = influence_scores(model, tasks, target, solver="ekfac", **settings)
+    problem, settings = (
+        Problem(model, tasks, target, per_query=per_query),
+        {"damping": 0.1, "curvature": "gauss_newton"},
+    )
+    exact = influence_scores(problem, solver=Exact(), **settings).coef_
+    found = influence_scores(problem, solver=EKFAC(), **settings)
     assert np.corrcoef(found.coef_.ravel(), exact.ravel())[0, 1] > 0.9
     assert found.diagnostics["solver"] == "ekfac"
 
 
 def test_batches_and_portions_do_not_matter(monkeypatch):
     model, inputs, labels = in_double("attention")
-    bend = curvature_of(model, inputs, labels, weights=torch.rand(len(labels)))
-    right = torch.randn(2, bend.size, dtype=torch.float64)
-    whole = ekfac_solve(bend, right)
+    curvature = curvature_of(model, inputs, labels, weights=torch.rand(len(labels)))
+    right = torch.randn(2, curvature.size, dtype=torch.float64)
+    whole = ekfac_solve(curvature, right)
     monkeypatch.setattr(ekfac_module, "ROWS", 5)
     monkeypatch.setattr(ekfac_module, "NUMBERS", 500)
-    torch.testing.assert_close(ekfac_solve(bend, right), whole)
+    torch.testing.assert_close(ekfac_solve(curvature, right), whole)
 
 
 def test_random_combinations_of_many_outputs(monkeypatch):
@@ -176,17 +179,17 @@ def test_random_combinations_of_many_outputs(monkeypatch):
     monkeypatch.setattr(ekfac_module, "COLUMNS", 0)
     torch.manual_seed(0)
     inputs, labels = torch.randn(6, 3, dtype=torch.float64), torch.randint(2, (6,))
-    bend = curvature_of(linear(np.ones(3)), inputs, labels, loss="logistic")
+    curvature = curvature_of(linear(np.ones(3)), inputs, labels, loss="logistic")
     right = torch.randn(2, 3, dtype=torch.float64)
-    drawn = ekfac_solve(bend, right)
+    drawn = ekfac_solve(curvature, right)
     monkeypatch.undo()
-    torch.testing.assert_close(drawn, ekfac_solve(bend, right))
+    torch.testing.assert_close(drawn, ekfac_solve(curvature, right))
 
     model, tasks, target = classes(n=400)
-    settings = {"solver": "ekfac", "per_query": True, "damping": 0.1}
-    exact = influence_scores(model, tasks, target, **settings).coef_
+    problem, settings = Problem(model, tasks, target, per_query=True), {"solver": EKFAC(), "damping": 0.1}
+    exact = influence_scores(problem, **settings).coef_
     monkeypatch.setattr(ekfac_module, "COLUMNS", 2)
-    first, second, again = (influence_scores(model, tasks, target, seed=seed, **settings).coef_ for seed in (0, 1, 0))
+    first, second, again = (influence_scores(problem, seed=seed, **settings).coef_ for seed in (0, 1, 0))
     np.testing.assert_array_equal(first, again)
     assert not np.array_equal(first, second)
     assert np.corrcoef(first.ravel(), exact.ravel())[0, 1] > 0.99
@@ -203,9 +206,9 @@ def test_models_without_such_factors_are_refused():
             return self.head(x * self.scale)
 
     _, tasks, target = classes()
-    with pytest.raises(InputError, match=r'no EK-FAC of this model: use solver="cg" .*cannot take scale \(in Own\)'):
-        influence_scores(Own(), tasks, target, solver="ekfac")
-    assert influence_scores(Own(), tasks, target, solver="ekfac", params="head.*").coef_.shape == (3, 1)
+    with pytest.raises(InputError, match=r"no EK-FAC of this model: use solver=CG\(\) .*cannot take scale \(in Own\)"):
+        influence_scores(Problem(Own(), tasks, target), solver=EKFAC())
+    assert influence_scores(Problem(Own(), tasks, target, params="head.*"), solver=EKFAC()).coef_.shape == (3, 1)
     model, inputs, labels = in_double("tied")
     with pytest.raises(InputError, match=r"'token.weight' is shared by two layers"):
         ekfac_solve(curvature_of(model, inputs, labels), torch.ones(1, 28, dtype=torch.float64))
@@ -220,7 +223,7 @@ def test_directions_without_curvature_are_left_alone():
     model = nn.Linear(2, 2, bias=False).double()
     inputs = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
     data = Examples.of((inputs, torch.tensor([0, 1])))
-    bend = Curvature(functional(model), CrossEntropy(), data, torch.full((2,), 0.5), "gauss_newton", 0.0)
-    found = ekfac_solve(bend, torch.ones(1, 4, dtype=torch.float64)).view(2, 2)
+    curvature = Curvature(functional(model), CrossEntropy(), data, torch.full((2,), 0.5), "gauss_newton", 0.0)
+    found = ekfac_solve(curvature, torch.ones(1, 4, dtype=torch.float64)).view(2, 2)
     assert found.isfinite().all()
     assert (found[:, 1] == 0).all()

@@ -194,7 +194,7 @@ def readme_names():
     """What the reader has defined."""
     reader = importlib.import_module("reader")
     recipe = whence.Recipe(steps=10, lr=0.1)
-    retrain = whence.Retrain(reader.model, reader.tasks, reader.targets, recipe)
+    retrain = whence.Retrain(whence.Problem(reader.model, reader.tasks, reader.targets), recipe)
     states = [{name: (step + 1) * value for name, value in reader.model.state_dict().items()} for step in range(2)]
     return {
         "model": reader.model, "tasks": reader.tasks, "targets": reader.targets, "recipe": recipe, "states": states,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +16,10 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, Workload, checked_problem, make_estimator, prices, recommend, workload
-from whence.models.problem import Problem
+from whence.estimators import probes
+from whence.estimators.ladder import EXACT, METHODS, Setup, Workload, make_estimator, recommend, workload
+from whence.estimators.linearity import is_linear
+from whence.estimators.probes import Price, extrapolated, probe
 
 EXPERIMENT = """
 import torch, whence
@@ -28,35 +32,51 @@ def problem():
     def group(k, n=12):
         inputs = centers[k] + torch.randn(n, 5)
         return inputs, (inputs.sum(1) > 0).long()
-    return {
-        "model": nn.Linear(5, 2),
-        "tasks": {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])},
-        "targets": {"val": group(0, 8), "test": group(1, 8)},
-        "recipe": whence.Recipe(steps=6, lr=0.05, batch_size=4),
-        "metrics": ["loss", "accuracy"],
-    }
+    tasks = {name: group(k) for k, name in enumerate(["code", "math", "law", "news"])}
+    targets = {"val": group(0, 8), "test": group(1, 8)}
+    made = whence.Problem(nn.Linear(5, 2), tasks, targets, metrics=["loss", "accuracy"])
+    return made, whence.Recipe(steps=6, lr=0.05, batch_size=4)
 
 def without_recipe():
-    given = problem()
-    del given["recipe"]
-    return given
+    return problem()[0]
 
 def nothing():
     return None
 
-def no_targets():
+def a_mapping():
     return {"model": nn.Linear(5, 2), "tasks": {}}
 
 def misspelt():
-    return {**problem(), "metric": "loss"}
+    return *problem(), {"merg": {"early": 0.5}}
+
+def no_options():
+    return *problem(), 0.5
+
+def no_recipe():
+    return problem()[0], {"steps": 6}
+
+def wrong_labels():
+    inputs = torch.zeros(2, 5)
+    return whence.Problem(nn.Linear(5, 2), (inputs, torch.tensor([0, 7])), (inputs, torch.tensor([0, 1])))
 
 def broken():
     raise RuntimeError("no data here")
 
 def slower():
-    return {**problem(), "merge": {"early": 0.5}}
+    return *problem(), {"merge": {"early": 0.5}}
 """
-WORK = Workload(25, 5000, 900, 100, n_params=400_000, n_trained=400_000, run_examples=100 * 128, steps=100)
+WORK = Workload(25, 5000, 900, n_params=400_000, n_trained=400_000)
+# In seconds: a true run takes two, so that 500 subsets cost 2.5, 5, 110, 27.5 and 500 of them.
+PRICES = {
+    price.method: price
+    for price in (
+        Price("one-step", 4.0, 0.002),
+        Price("gradex", 8.0, 0.004),
+        Price("gradex-along", 200.0, 0.04),
+        Price("merge", 50.0, 0.01),
+        Price("retrain", 0.0, 2.0),
+    )
+}
 
 
 def run(*arguments):
@@ -89,18 +109,16 @@ class Counting(nn.Linear):
         return super().forward(inputs)
 
 
-def counted_problem():
+def counted_setup(recipe=None, *, params=None, **options):
     generator = torch.Generator().manual_seed(0)
 
     def group(n):
         return torch.randn(n, 3, generator=generator), torch.randint(0, 2, (n,), generator=generator)
 
-    return {
-        "model": Counting(3, 2),
-        "tasks": {"a": group(10), "b": group(6), "c": group(8)},
-        "targets": group(7),
-        "recipe": whence.Recipe(steps=5, batch_size=4),
-    }
+    tasks = {"a": group(10), "b": group(6), "c": group(8)}
+    problem = whence.Problem(Counting(3, 2), tasks, group(7), params=params)
+    options = {method.replace("_", "-"): given for method, given in options.items()}
+    return Setup(problem, recipe or whence.Recipe(steps=5, batch_size=4), options)
 
 
 def passes(estimator, n):
@@ -119,143 +137,264 @@ def passes(estimator, n):
 
 @pytest.mark.parametrize("method", ["one-step", "merge"])
 def test_a_subset_takes_the_queries_once_there_are_vectors(method):
-    problem = counted_problem()
-    each = prices(workload(problem))[method].each
-    assert passes(make_estimator(problem, method, batched=False), 4) == 4 * (each - 3)  # less the sum of three vectors
+    assert passes(make_estimator(counted_setup(), method, batched=False), 4) == 4 * 7
 
 
 def test_a_true_run_takes_its_batches_and_the_queries():
-    problem = counted_problem()
-    price = prices(workload(problem))["retrain"]
-    forward = passes(make_estimator(problem, "retrain", batched=False), 4) / 4
-    assert forward == 5 * 4 + 7
-    assert price.each == 3 * 5 * 4 + 7
-    assert price.once == 0
+    assert passes(make_estimator(counted_setup(), "retrain", batched=False), 4) == 4 * (5 * 4 + 7)
 
 
 def test_merging_takes_a_run_for_each_task():
-    problem = counted_problem()
-    vectors = make_estimator(problem, "merge", batched=False)
+    vectors = make_estimator(counted_setup(), "merge", batched=False)
     before = Counting.passed
     _ = vectors.vectors
-    assert 3 * (Counting.passed - before) == prices(workload(problem))["merge"].once == 3 * 3 * 5 * 4
+    assert Counting.passed - before == 3 * 5 * 4
 
 
 def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
-    problem = {**counted_problem(), "merge": {"merge": "outputs", "early": 0.4}}
-    vectors, price = make_estimator(problem, "merge", batched=False), prices(workload(problem))["merge"]
+    problem = counted_setup(merge={"merge": "outputs", "early": 0.4})
+    vectors = make_estimator(problem, "merge", batched=False)
     before = Counting.passed
     _ = vectors.vectors
     trained = Counting.passed - before
     assert trained == 3 * 2 * 4
     vectors._outputs_of_runs(vectors.problem.targets)
     assert Counting.passed - before - trained == 4 * 7
-    assert price.once == pytest.approx(3 * trained + 4 * 7)
     assert passes(vectors, 4) == 0
-    assert price.each == 4 * 7 * 2 / 8  # a sum of four numbers for each output, beside a model of eight parameters
 
 
 def test_gradex_along_takes_a_run_and_the_gradients_on_its_way():
-    """What is left of its price are the features, of every example at three points along every direction."""
-    problem = {**counted_problem(), "gradex_along": {"rank": 12}}
+    problem = counted_setup(gradex_along={"rank": 12})
 
-    def forward_of(make):
-        before = Counting.passed
-        make()
-        return Counting.passed - before
-
-    checks = forward_of(lambda: Problem(problem["model"], problem["tasks"], problem["targets"], batched=False))
-    forward = forward_of(lambda: make_estimator(problem, "gradex-along")) - 2 * checks  # of the run, and of the points
+    before = Counting.passed
+    make_estimator(problem, "gradex-along")
+    forward = Counting.passed - before
     run, ways, loss = 5 * 4, 3 * 24, 24  # W₀ and two points: 12 directions of 3 tasks, plain and as AdamW scales them
     assert forward == run + ways + loss
-    features = 3 * (24 + 7) * (1 + 2 * 12)
-    assert prices(workload(problem))["gradex-along"].once == 3 * (run + ways) + loss + features
+
+
+# ---- probes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("fixed", "slope"), [(0.0, 1.0), (0.1, 0.01), (3.0, 0.5)])
+@pytest.mark.parametrize("most", [1, 40, 1000])
+def test_what_more_work_takes_is_told_from_a_little_of_it(fixed, slope, most, monkeypatch):
+    done = []
+
+    def prepare(size):
+        return lambda: done.append(size)
+
+    monkeypatch.setattr(probes, "seconds", lambda work: work() or fixed + slope * done[-1])
+    found = extrapolated(prepare, most)
+    whole = fixed + slope * most
+    assert found == pytest.approx(whole) if fixed < probes.MOMENT else whole <= found <= whole + fixed * most
+    assert sum(done[:-1]) * slope <= 2 * max(probes.MOMENT, slope)  # and little of it is done
+
+
+def small_problem(model, steps):
+    """20 tasks of images, a model, and runs of some steps."""
+    generator = torch.Generator().manual_seed(0)
+    patterns = torch.randn(10, 64, generator=generator)
+
+    def group(n):
+        labels = torch.randint(10, (n,), generator=generator)
+        return patterns[labels] + torch.randn(n, 64, generator=generator), labels
+
+    problem = whence.Problem(model, {f"t{k}": group(30) for k in range(20)}, group(60))
+    return Setup(problem, whence.Recipe(steps=steps, lr=3e-3))
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(64, 34), nn.ReLU(),
+        nn.Linear(34, 10),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def small():
+    """The problem of a small network, and the prices of its methods for 24 subsets."""
+    problem = small_problem(convolutions(), 80)
+    assert 3700 < workload(problem).n_trained < 3900
+    return problem, probe(problem, 24)
+
+
+@pytest.mark.parametrize("method", ["one-step", "gradex", "merge"])
+def test_probed_prices_are_those_of_the_whole_work(method, small):
+    """In true runs, by processor time, which others on the machine change little."""
+    problem, found = small
+    subsets = whence.FixedSize(10).draw(20, 24, seed=0)
+
+    def measured(name):
+        estimator = make_estimator(problem, name)
+        estimator.batch(subsets[:1], [0])
+        estimator = make_estimator(problem, name)
+        began = time.process_time()
+        estimator.batch(subsets, np.arange(24))
+        return time.process_time() - began
+
+    true = measured(method) / measured("retrain") * 24
+    told = found[method].total(24) / found["retrain"].each
+    assert true / 5 < told < 5 * true
+
+
+def test_a_small_network_is_cheaper_to_linearise_than_to_train_on_every_task(small):
+    problem, found = small
+    cost = {method: price.total(500) / found["retrain"].each for method, price in found.items()}
+    assert cost["gradex"] < cost["merge"] < cost["gradex-along"]
+    method, why = recommend(found, workload(problem), 500)
+    assert method == "gradex", why
+    assert "On small models it had a rank correlation of" in why
+
+
+def test_for_a_linear_model_it_recommends_gradex():
+    problem = small_problem(nn.Linear(64, 10), 2000)
+    work, found = workload(problem), probe(problem, 500)
+    assert (work.linear, work.exact) == (True, True)
+    method, why = recommend(found, work, 500)
+    assert method == "gradex", (why, found)
+    assert "linear in what is trained" in why
+
+
+def test_prices_take_the_options_of_the_methods_and_leave_their_folders_alone(tmp_path):
+    features = whence.Features(store=tmp_path / "features", examples=3)
+    setup = counted_setup(
+        merge={"path": tmp_path / "vectors", "merge": "outputs", "early": 0.4},
+        gradex={"features": features, "rank": 4, "projection": "gaussian"},
+        gradex_along={"rank": 5, "of": "margin", "at": (0.5,)},
+    )
+    found = probe(setup, 12)
+    assert list(found) == list(METHODS)
+    assert not list(tmp_path.iterdir())
+    assert found["gradex"].bytes == 4 * (3 * 3 + 7) * 2 * 4
+    assert found["gradex-along"].bytes == 4 * (24 + 7) * 1 * 5
+    assert found["merge"].bytes == 4 * 3 * 8 + 4 * 4 * 7 * 2
+    assert all(price.once >= 0 and price.each >= 0 for price in found.values())
 
 
 def test_the_workload_is_that_of_the_problem():
-    problem = counted_problem()
-    expected = Workload(3, 24, 7, 2, n_params=8, n_trained=8, rank=8, along_rank=8, run_examples=20, steps=5)
+    problem = counted_setup()
+    expected = Workload(3, 24, 7, n_params=8, n_trained=8, linear=True, exact=True)
     assert workload(problem) == expected
-    full_batches = {**problem, "recipe": whence.Recipe(steps=5, batch_size=None), "params": "bias"}
-    found = workload(full_batches)
-    assert (found.run_examples, found.n_trained) == (5 * 24, 2)
-    assert workload({**problem, "gradex": {"rank": 4}}).rank == 4
-    assert workload({**problem, "gradex_along": {"rank": 5}}).along_rank == 5
+    assert workload(counted_setup(params="bias")).n_trained == 2
+    assert workload(counted_setup(merge={"early": 0.4})).early == 0.4
+    assert workload(counted_setup(gradex={"rank": 2})).exact
+    assert not workload(counted_setup(gradex={"rank": 1})).exact
+    assert not workload(counted_setup(gradex={"projection": "gaussian"})).exact
 
 
-def test_the_ladder_goes_from_cheap_to_dear():
-    found = prices(WORK)
-    assert list(found) == list(METHODS)
-    totals = [found[method].total(500) for method in ("one-step", "merge", "retrain")]
-    assert totals == sorted(totals)
+@pytest.mark.parametrize(("params", "linear"), [(None, False), ("2.*", True), ("0.*", False), ("*.bias", False)])
+def test_linear_is_what_the_outputs_are_in_what_is_trained(params, linear):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    group = (torch.randn(9, 3), torch.zeros(9, dtype=torch.long))
+    assert is_linear(whence.Problem(model, {"a": group}, group, params=params)) is linear
+
+
+def test_a_head_that_starts_at_zero_is_linear_and_what_is_below_it_is_not():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    nn.init.zeros_(model[2].weight)
+    group = (torch.randn(9, 3), torch.zeros(9, dtype=torch.long))
+    assert is_linear(whence.Problem(model, {"a": group}, group, params="2.*"))
+    assert not is_linear(whence.Problem(model, {"a": group}, group))
 
 
 def test_only_methods_that_can_be_carried_out_have_a_price():
-    assert list(prices(replace(WORK, run_examples=None, steps=None))) == ["one-step", "gradex"]
+    setup = replace(counted_setup(), recipe=None)
+    assert list(probe(setup, 5)) == ["one-step", "gradex"]
+
+
+# ---- advice ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("n", "budget", "method"),
     [
-        (500, None, "merge"),
+        (500, None, "merge"),  # for less than two true runs for each task
+        (500, 100, "merge"),
+        (500, 120, "gradex-along"),
         (40, None, "retrain"),  # fewer than two for each of 25 tasks
         (500, 600, "retrain"),
-        (500, 100, "merge"),
-        (500, 10, "merge"),  # of a quarter of the steps
-        (500, 5, "gradex"),
+        (500, 10, "one-step"),
         (500, 0.1, "one-step"),
     ],
 )
 def test_what_is_recommended_fits_the_budget(n, budget, method):
-    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, n_examples=2000, steps=200)
-    found = prices(work)
-    chosen, why = recommend(work, n, budget)
+    chosen, why = recommend(PRICES, WORK, n, budget)
     assert chosen == method, why
-    if budget and method != "one-step":
-        told = prices(replace(work, early=0.25, merge="outputs")) if "a quarter of the steps" in why else found
-        assert told[chosen].total(n) <= budget * found["retrain"].each
-    assert ("a quarter of the steps" in why) == (budget == 10)
+    if budget and budget >= 1:
+        assert PRICES[chosen].total(n) <= budget * PRICES["retrain"].each
+    assert ("exceed the budget" in why) == (budget == 0.1)
 
 
-def test_along_a_run_is_for_runs_so_long_that_merging_costs_more():
-    """500 times as many examples as there are, where the features along 64 directions cost a few runs."""
-    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, along_rank=64, run_examples=500 * 5000, steps=20_000)
-    cost = {method: price.total(500) / prices(work)["retrain"].each for method, price in prices(work).items()}
-    assert cost["gradex"] < cost["gradex-along"] < cost["merge"]
-    assert recommend(work, 500, cost["gradex-along"] + 0.1)[0] == "gradex-along"
-    assert recommend(work, 500, cost["gradex-along"] - 0.1)[0] == "gradex"
-    assert recommend(work, 500, cost["merge"] + 0.1)[0] == "merge"
+def test_of_two_that_come_as_near_the_cheaper_is_taken():
+    small, few = replace(WORK, n_trained=4000), ("one-step", "merge", "retrain")
+    assert abs(small.expected("one-step") - small.expected("merge")) < 0.05
+    for cheaper, dearer in (("one-step", "merge"), ("merge", "one-step")):
+        found = {cheaper: PRICES["one-step"], dearer: PRICES["merge"], "retrain": PRICES["retrain"]}
+        assert recommend({name: found[name] for name in few}, small, 500)[0] == cheaper
+    assert recommend(PRICES, small, 500)[0] == "gradex"  # which is nearer than these
 
 
-def test_short_runs_are_left_to_one_step_and_nothing_is_trained_without_a_recipe():
-    work = replace(WORK, n_queries=100, n_outputs=2, rank=64, n_examples=2000)
-    run_price = prices(work)["retrain"].each
-    budget = max(prices(work)[method].total(500) for method in ("one-step", "gradex")) / run_price + 1
-    assert budget * run_price < prices(work)["merge"].total(500)
-    assert recommend(work, 500, budget)[0] == "one-step"
-    assert recommend(replace(work, steps=101), 500, budget)[0] == "gradex"
-    method, why = recommend(replace(work, run_examples=None, steps=None), 500)
-    assert method == "one-step"
-    assert "without a recipe" in why
+def test_runs_of_a_quarter_of_the_steps_are_offered_where_nothing_else_fits():
+    dear = {**PRICES, **{name: Price(name, 900.0, 0.1) for name in ("one-step", "gradex")}}
+    method, why = recommend(dear, WORK, 500, 10)
+    assert method == "merge"
+    assert "a quarter of the steps and by outputs" in why
+    assert "it costs 6.4 true runs, where as it is it costs 28" in why
+    assert recommend(dear, WORK, 500, 6)[0] == "merge"
+    assert "exceed the budget" in recommend(dear, WORK, 500, 6)[1]
+
+
+def test_true_runs_are_recommended_where_estimates_cost_as_much():
+    quick = {**PRICES, "retrain": Price("retrain", 0.0, 0.01)}
+    method, why = recommend(quick, WORK, 500)
+    assert method == "retrain"
+    assert why == "no estimate is worth its price here: a surrogate of 50 true runs tells about as much."
+    exact = replace(WORK, linear=True, exact=True)
+    assert recommend(quick, exact, 500)[0] == "retrain"
+    assert recommend(PRICES, exact, 500)[0] == "gradex"
+
+
+def test_nothing_is_trained_without_a_recipe():
+    found = {name: PRICES[name] for name in ("one-step", "gradex")}
+    for work, expected in ((WORK, "one-step"), (replace(WORK, linear=True, exact=True), "gradex")):
+        method, why = recommend(found, work, 500)
+        assert method == expected
+        assert "without a recipe" in why
 
 
 # ---- problems --------------------------------------------------------------------------------------------
 
 
 def test_options_of_a_method_reach_its_estimator():
-    problem = checked_problem({**counted_problem(), "merge": {"early": 0.4}, "one_step": {"preconditioner": "none"}})
+    recipe = whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting="task")
+    problem = counted_setup(recipe, merge={"early": 0.4}, one_step={"scale": 0.5})
     assert make_estimator(problem, "merge").steps == 2
-    assert make_estimator(problem, "one-step").preconditioner == "none"
+    assert make_estimator(problem, "one-step").scale == 0.5
     with pytest.raises(InputError, match=r"There is no method 'merging'\. Did you mean 'merge'\?"):
         make_estimator(problem, "merging")
+
+
+def test_every_method_weights_tasks_as_the_recipe_does():
+    for weighting in ("sample", "task"):
+        setup = counted_setup(whence.Recipe(steps=5, batch_size=4, optimizer="sgd", weighting=weighting))
+        for method in set(METHODS) - {"retrain"}:
+            assert make_estimator(setup, method).weighting == weighting
+        assert str(make_estimator(setup, "one-step").optimizer) == "sgd"
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("nothing", "exp.py:nothing: The function must return a mapping with 'model', 'tasks', 'targets'"),
-        ("no_targets", "The problem must have 'model', 'tasks' and 'targets'. There is no 'targets'."),
-        ("misspelt", "A problem has no 'metric'. Did you mean 'metrics'?"),
+        ("nothing", "exp.py:nothing: The function must return a whence.Problem, or (problem, recipe), or"),
+        ("a_mapping", "Got dict instead."),
+        ("misspelt", "There is no method 'merg' to give options to. Did you mean 'merge'?"),
+        ("no_options", "The options must be a mapping by method. Got float instead."),
+        ("no_recipe", "The recipe must be a whence.Recipe or None. Got dict instead."),
+        ("wrong_labels", "exp.py:wrong_labels: Labels of the tasks must be from 0 to 1, one per output. Got 7."),
         ("broken", "exp.py:broken: cannot be called (RuntimeError: no data here)"),
         ("absent", "there is no 'absent' in it"),
     ],
@@ -273,15 +412,20 @@ def test_a_function_that_gives_no_problem_is_one_sentence(name, sentence, folder
 def test_without_a_method_it_shows_prices_and_recommends_one(folder):
     result = run("estimate", "exp.py:problem", "-n", "10", "--budget", "8")
     assert result.exit_code == 0, result.output
-    assert "4 tasks, 48 examples; 16 queries; 12 of 12 parameters are trained." in result.stdout
+    said = " ".join(result.stdout.split())
+    assert "4 tasks, 48 examples; 16 queries; 12 of 12 parameters are trained. The model is linear in them." in said
     for method, words in METHODS.items():
         assert method in result.stdout
         assert words.split()[0] in result.stdout
+    recommended = re.search(r"Recommended: (\S+)\.", said)[1]
+    assert f"--method {recommended} -n 10" in said
     found = document_of("estimate", "exp.py:problem", "-n", "10", "--budget", "8")
-    assert f"Recommended: {found['recommended']}." in result.stdout
-    assert f"--method {found['recommended']} -n 10" in " ".join(result.stdout.split())
+    assert found["recommended"] in METHODS
     by_method = {row["method"]: row for row in found["prices"]}
-    assert by_method["retrain"]["total"] == 10 * (3 * 6 * 4 + 16)
+    assert list(by_method) == list(METHODS)
+    for row in by_method.values():
+        assert row["total"] == pytest.approx(row["once"] + 10 * row["each"])
+    assert by_method["gradex"]["expected_lds"] == EXACT
 
 
 def test_without_a_number_of_subsets_it_takes_as_many_as_there_are(folder):
@@ -308,7 +452,7 @@ def test_every_method_fills_a_table_that_can_be_fused(method, folder):
 def _problem_of(folder):
     space: dict = {}
     exec((folder / "exp.py").read_text(), space)
-    return space["problem"]()
+    return Setup.of(space["problem"]())
 
 
 def test_it_goes_on_where_it_stopped_and_with_the_same_vectors(folder):
@@ -361,7 +505,7 @@ def test_a_design_and_a_file_of_subsets_are_taken(folder):
         (["exp.py:problem", "--method", "merge"], "Say where the estimates go, as in -o cheap/."),
         (
             ["exp.py:without_recipe", "--method", "merge", "-o", "cheap"],
-            "The method 'merge' trains: the problem must have a 'recipe', a whence.Recipe.",
+            "The method 'merge' trains: return a recipe beside the problem, (problem, recipe).",
         ),
         (["exp.py:problem", "--method", "one-step", "-d", "fixed:9", "-o", "cheap"], "9"),
         (["exp.py:problem", "--method", "one-step", "-o", "cheap", "--truth", "none.csv"], "none.csv"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from test_baselines_devices import DEVICES, problem
-from whence import GradEx, OneStep, Recipe, Retrain, TaskVectors
+from whence import Features, GradEx, OneStep, Problem, Recipe, Retrain, TaskVectors
 from whence.gradients.projections import Subspace
 
 SUBSETS = np.array([[1.0, 0, 0], [1, 1, 0], [0, 1, 1], [1, 1, 1]])
@@ -22,11 +22,13 @@ DIRECTIONS = Subspace(  # random ones that are the same everywhere
 )
 gradex = partial(GradEx, rank=12, weighting="sample", l2=1e-2)
 ESTIMATORS = {
-    "GradEx, forward": partial(gradex, route="forward", projection=DIRECTIONS),
-    "GradEx, reverse": partial(gradex, route="reverse", projection=DIRECTIONS),
-    "GradEx, reverse, sparse": partial(gradex, route="reverse", projection="sparse"),
-    "GradEx, factored": partial(gradex, route="factored", projection="kronecker"),
-    "GradEx, factored, margins": partial(gradex, route="factored", projection="kronecker", of="margin"),
+    "GradEx, forward": partial(gradex, features=Features(route="forward"), projection=DIRECTIONS),
+    "GradEx, reverse": partial(gradex, features=Features(route="reverse"), projection=DIRECTIONS),
+    "GradEx, reverse, sparse": partial(gradex, features=Features(route="reverse"), projection="sparse"),
+    "GradEx, factored": partial(gradex, features=Features(route="factored"), projection="kronecker"),
+    "GradEx, factored, margins": partial(
+        gradex, features=Features(route="factored"), projection="kronecker", of="margin"
+    ),
     "GradEx along a run": partial(GradEx.along, recipe=RECIPE, rank=9),
     "one step": OneStep,
     "task vectors": partial(TaskVectors, recipe=RECIPE, batched=True),
@@ -50,8 +52,8 @@ def outcomes(estimator):
 @pytest.mark.parametrize("make", ESTIMATORS.values(), ids=ESTIMATORS)
 def test_outcomes_are_those_of_a_processor(make, device):
     model, tasks, targets = problem()
-    found = make(model, tasks, targets, per_query=True, device=device)
-    expected = make(model, tasks, targets, per_query=True)
+    found = make(Problem(model, tasks, targets, per_query=True, device=device))
+    expected = make(Problem(model, tasks, targets, per_query=True))
     np.testing.assert_allclose(outcomes(found), outcomes(expected), rtol=2e-3, atol=2e-4)
     assert {p.device.type for p in model.parameters()} == {"cpu"}
 
@@ -59,7 +61,8 @@ def test_outcomes_are_those_of_a_processor(make, device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_features_in_half_the_bytes_are_near_those_in_full(device):
     model, tasks, targets = problem()
-    options = {"rank": 12, "projection": "gaussian", "l2": 1e-2, "per_query": True, "device": device}
-    full = GradEx(model, tasks, targets, **options)
-    half = GradEx(model, tasks, targets, precision="bfloat16", **options)
+    given = Problem(model, tasks, targets, per_query=True, device=device)
+    options = {"rank": 12, "projection": "gaussian", "l2": 1e-2}
+    full = GradEx(given, **options)
+    half = GradEx(given, features=Features(precision="bfloat16"), **options)
     np.testing.assert_allclose(outcomes(half), outcomes(full), rtol=0.05, atol=0.02)

@@ -7,6 +7,7 @@ from torch import nn
 
 import whence
 from torch_models import perceptron
+from whence import Features, Problem
 from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
 from whence.estimators.linearity import linearization_error
@@ -85,14 +86,43 @@ def retrained(model, tasks, target, subset, loss, l2, weighting):
 @pytest.mark.parametrize("weighting", ["task", "sample"])
 def test_for_a_model_that_is_linear_it_is_retraining(loss, weighting):
     model, (tasks, target) = linear_model(loss), problem(loss)
-    gradex = GradEx(
-        model, tasks, target, loss=loss, per_query=True, projection=whole_space(model), l2=0.05, weighting=weighting,
-        tol=1e-13,
-    )  # fmt: skip
+    given = Problem(model, tasks, target, loss=loss, per_query=True)
+    gradex = GradEx(given, projection=whole_space(model), l2=0.05, weighting=weighting, tol=1e-13)
     found = gradex.batch(SUBSETS)["loss"]
     for row, subset in zip(found, SUBSETS, strict=True):
         expected = retrained(model, tasks, target, subset, loss, 0.05, weighting)
         np.testing.assert_allclose(row, expected, rtol=2e-3, atol=2e-5)  # features are float32
+
+
+@pytest.mark.parametrize(("n_in", "n_out", "bias"), [(64, 10, True), (64, 10, False), (5, 3, True), (3, 40, True)])
+def test_for_a_linear_head_it_is_retraining_with_default_settings(n_in, n_out, bias):
+    g = torch.Generator().manual_seed(n_in + n_out)
+    torch.manual_seed(1)
+    model, slope = nn.Linear(n_in, n_out, bias=bias), torch.randn(n_in, n_out, generator=g)
+
+    def group(n):
+        x = torch.randn(n, n_in, generator=g).abs()
+        return x, (x @ slope + torch.randn(n, n_out, generator=g)).argmax(1)
+
+    tasks, target = {f"t{k}": group(20 + 5 * k) for k in range(K)}, group(30)
+    gradex = GradEx(Problem(model, tasks, target, per_query=True))
+    found = gradex.batch(SUBSETS)["loss"]
+    (member,) = gradex.members
+    d = sum(value.numel() for value in model.parameters())
+    assert member.tasks.rank == d
+    assert f"{d} of {d} directions" in gradex.provenance["gradex"]
+    double = [{name: (x.double(), y) for name, (x, y) in tasks.items()}, (target[0].double(), target[1])]
+    for row, subset in zip(found, SUBSETS, strict=True):
+        expected = retrained(model.double(), *double, subset, "cross_entropy", member.l2, gradex.weighting)
+        np.testing.assert_allclose(row, expected, rtol=0, atol=0.01 * expected.std())  # the solver stops near it
+
+
+@pytest.mark.parametrize("n_out", [10, 700])
+def test_what_is_really_spanned_is_told(n_out):
+    x, y = torch.randn(20, 64), torch.zeros(20, dtype=torch.long)
+    gradex = GradEx(Problem(nn.Linear(64, n_out), {"a": (x, y)}, (x, y)), projection="kronecker")
+    told = {10: "510 of 650 directions", 700: "512 of 45500 directions"}
+    assert gradex.provenance["gradex"].startswith(told[n_out])
 
 
 def test_the_margin_of_two_classes_is_retraining_too():
@@ -100,7 +130,12 @@ def test_the_margin_of_two_classes_is_retraining_too():
     model = nn.Linear(D, 2).double()
     tasks, target = problem("logistic")
     gradex = GradEx(
-        model, tasks, target, per_query=True, projection=whole_space(model), l2=0.05, of="margin", tol=1e-13
+        Problem(model, tasks, target, per_query=True),
+        projection=whole_space(model),
+        l2=0.05,
+        of="margin",
+        weighting="task",
+        tol=1e-13,
     )
     found = gradex.batch(SUBSETS)["loss"]
     for row, subset in zip(found, SUBSETS, strict=True):
@@ -111,14 +146,11 @@ def test_the_margin_of_two_classes_is_retraining_too():
 def test_projections_come_nearer_to_the_whole_space_as_the_rank_grows():
     torch.manual_seed(0)
     model, (tasks, target) = nn.Linear(D, 3).double(), problem()
-    settings = {"per_query": True, "l2": 0.05}
-    exact = GradEx(model, tasks, target, projection=whole_space(model), **settings).batch(SUBSETS)["loss"]
+    given, settings = Problem(model, tasks, target, per_query=True), {"l2": 0.05}
+    exact = GradEx(given, projection=whole_space(model), **settings).batch(SUBSETS)["loss"]
     errors = []
     for rank in (3, 9, 18):
-        many = [
-            GradEx(model, tasks, target, projection=Gaussian(rank, seed), **settings).batch(SUBSETS)["loss"]
-            for seed in range(10)
-        ]
+        many = [GradEx(given, projection=Gaussian(rank, seed), **settings).batch(SUBSETS)["loss"] for seed in range(10)]
         errors.append(np.sqrt(np.mean((np.stack(many) - exact) ** 2)))
     assert errors[0] > 1.3 * errors[1] > 1.3 * errors[2]
 
@@ -126,18 +158,18 @@ def test_projections_come_nearer_to_the_whole_space_as_the_rank_grows():
 def test_outcomes_are_named_by_target_and_metric():
     model, (tasks, target) = linear_model("cross_entropy"), problem()
     two = {"near": target, "far": (2 * target[0], target[1])}
-    gradex = GradEx(model, tasks, two, metrics=["loss", "accuracy", "margin"], rank=6)
+    gradex = GradEx(Problem(model, tasks, two, metrics=["loss", "accuracy", "margin"]), rank=6)
     found = gradex(["t0", "t2"])
     assert list(found) == ["near/loss", "far/loss", "near/accuracy", "far/accuracy", "near/margin", "far/margin"]
     assert gradex.maximize == ("near/accuracy", "far/accuracy", "near/margin", "far/margin")
-    whole = GradEx(model, tasks, two, metrics="loss", per_query=True, rank=6).batch([[1, 0, 1, 0]])
+    whole = GradEx(Problem(model, tasks, two, metrics="loss", per_query=True), rank=6).batch([[1, 0, 1, 0]])
     assert whole["near/loss"].shape == (1, 15)
     assert found["near/loss"] == pytest.approx(whole["near/loss"].mean(), rel=1e-6)
 
 
 def test_the_empty_subset_is_the_model_as_it_is():
     model, (tasks, target) = linear_model("cross_entropy"), problem()
-    found = GradEx(model, tasks, target, per_query=True, rank=6).batch(np.zeros((1, K)))["loss"][0]
+    found = GradEx(Problem(model, tasks, target, per_query=True), rank=6).batch(np.zeros((1, K)))["loss"][0]
     expected = nn.functional.cross_entropy(model(target[0]), target[1], reduction="none").detach().numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -146,9 +178,9 @@ def test_members_are_averaged():
     model, (tasks, target) = perceptron_of(0), problem(dtype=torch.float32)
     others = [perceptron_of(seed) for seed in (1, 2)]
     settings = {"projection": "gaussian", "rank": 7, "l2": 0.01}
-    together = GradEx(model, tasks, target, checkpoints=others, n_projections=2, **settings)
+    together = GradEx(Problem(model, tasks, target), checkpoints=others, n_projections=2, **settings)
     alone = [
-        GradEx(point, tasks, target, seed=seed, **settings).batch(SUBSETS)["loss"]
+        GradEx(Problem(point, tasks, target), seed=seed, **settings).batch(SUBSETS)["loss"]
         for point in others
         for seed in (0, 1)
     ]
@@ -164,21 +196,26 @@ def perceptron_of(seed, width=16):
 def test_fewer_examples_keep_the_weights_of_tasks():
     model, (tasks, target) = linear_model("squared"), problem("squared")
     some = {name: (x[:6].repeat(k + 1, 1), y[:6].repeat(k + 1, 1)) for k, (name, (x, y)) in enumerate(tasks.items())}
-    settings = {"loss": "squared", "weighting": "sample", "projection": whole_space(model), "l2": 0.1}
-    full = GradEx(model, some, target, **settings).batch(SUBSETS)["loss"]
-    gradex = GradEx(model, {n: (x[:6], y[:6]) for n, (x, y) in tasks.items()}, target, **settings)
-    gradex.problem = GradEx(model, some, target, **settings).problem  # sizes 6, 12, 18, 24 but six examples of each
-    np.testing.assert_allclose(gradex.batch(SUBSETS)["loss"], full, rtol=1e-6)
-    assert GradEx(model, tasks, target, examples=5, **settings).examples.sizes.tolist() == [5] * K
+    six = {name: (x[:6], y[:6]) for name, (x, y) in tasks.items()}
+    whole, few, full = (Problem(model, given, target, loss="squared") for given in (some, six, tasks))
+    settings = {"weighting": "sample", "projection": whole_space(model), "l2": 0.1}
+    gradex = GradEx(few, **settings)
+    gradex.problem = whole  # sizes 6, 12, 18, 24 but six examples of each
+    np.testing.assert_allclose(
+        gradex.batch(SUBSETS)["loss"], GradEx(whole, **settings).batch(SUBSETS)["loss"], rtol=1e-6
+    )
+    assert GradEx(full, features=Features(examples=5), **settings).examples.sizes.tolist() == [5] * K
+    with pytest.raises(InputError, match=r"'examples' parameter of Features must be 1 or more. Got 0 instead"):
+        Features(examples=0)
 
 
 def test_the_usual_penalty_does_not_depend_on_the_scale_of_the_model():
     tasks, target = problem(dtype=torch.float32)
     model = perceptron_of(0)
-    small = GradEx(model, tasks, target, projection="gaussian", rank=9, params="2.*")
+    small = GradEx(Problem(model, tasks, target, params="2.*"), projection="gaussian", rank=9)
     bigger = {name: (x, y) for name, (x, y) in tasks.items()}
     wide = nn.Sequential(*model[:2], Scaled(model[2], 100.0))
-    large = GradEx(wide, bigger, target, projection="gaussian", rank=9, params="2.layer.*")
+    large = GradEx(Problem(wide, bigger, target, params="2.layer.*"), projection="gaussian", rank=9)
     np.testing.assert_allclose(large.batch(SUBSETS)["loss"], small.batch(SUBSETS)["loss"], rtol=1e-3)
 
 
@@ -210,7 +247,7 @@ def fine_tuned(seed=0):
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 3))
     recipe = Recipe(steps=60, lr=0.003, batch_size=32)
     subsets = whence.FixedSize(3).draw(6, 20, seed=0)
-    truth = whence.Retrain(model, tasks, target, recipe, per_query=True, batched=True)
+    truth = whence.Retrain(Problem(model, tasks, target, per_query=True), recipe, batched=True)
     values = np.mean([truth.batch(subsets, np.full(20, s))["loss"] for s in range(4)], axis=0)
     names = [f"loss[{i}]" for i in range(40)]
     return model, tasks, target, recipe, whence.Outcomes(subsets, values, target_names=names)
@@ -220,9 +257,9 @@ def test_along_a_joint_run_few_directions_say_more():
     scores = []
     for seed in range(3):
         model, tasks, target, recipe, truth = fine_tuned(seed)
-        settings = {"rank": 12, "per_query": True}
-        along = GradEx.along(model, tasks, target, recipe, seed=9, **settings)
-        at_start = GradEx(model, tasks, target, projection="gaussian", weighting="sample", **settings)
+        given = Problem(model, tasks, target, per_query=True)
+        along = GradEx.along(given, recipe, seed=9, rank=12)
+        at_start = GradEx(given, projection="gaussian", weighting="sample", rank=12)
         scores.append([lds(one.batch(truth.subsets)["loss"], truth).mean for one in (at_start, along)])
     before, after = np.mean(scores, axis=0)
     assert after > before + 0.05
@@ -231,7 +268,7 @@ def test_along_a_joint_run_few_directions_say_more():
 
 def test_directions_of_a_joint_run_are_orthonormal_and_hold_its_way():
     model, tasks, target, recipe, _ = fine_tuned()
-    along = GradEx.along(model, tasks, target, recipe, rank=24, seed=9)
+    along = GradEx.along(Problem(model, tasks, target), recipe, rank=24, seed=9)
     params = {name: value.detach() for name, value in model.named_parameters()}
     rows = along.projection(0).rows(params, 0, along.projection(0).rank)
     torch.testing.assert_close(rows @ rows.T, torch.eye(len(rows)), rtol=0, atol=1e-3)
@@ -243,7 +280,7 @@ def test_directions_of_a_joint_run_are_orthonormal_and_hold_its_way():
 
 def test_updates_along_a_joint_run_are_measured_from_the_start():
     model, tasks, target, recipe, _ = fine_tuned()
-    along = GradEx.along(model, tasks, target, recipe, rank=24, seed=9, at=(0.5,), per_query=True)
+    along = GradEx.along(Problem(model, tasks, target, per_query=True), recipe, rank=24, seed=9, at=(0.5,))
     (_, point), params = along.points[0], {name: value.detach() for name, value in model.named_parameters()}
     way = torch.cat([(point[name] - value).flatten() for name, value in params.items()])
     there = along.projection(0).rows(params, 0, along.projection(0).rank) @ way
@@ -257,7 +294,9 @@ def test_updates_along_a_joint_run_are_measured_from_the_start():
 def test_true_runs_choose_the_settings():
     model, tasks, target, _, truth = fine_tuned()
     other = {name: value + 0.05 * torch.randn_like(value) for name, value in model.state_dict().items()}
-    gradex = GradEx(model, tasks, target, projection="gaussian", rank=48, per_query=True, checkpoints=[model, other])
+    gradex = GradEx(
+        Problem(model, tasks, target, per_query=True), projection="gaussian", rank=48, checkpoints=[model, other]
+    )
     best = gradex.tuned(truth, factors=(100, 1, 0.01))
     tried = {(s.factor, s.rank, s.points): s.agreement for s in best.settings}
     assert set(tried) == {(f, r, p) for f in (100, 1, 0.01) for r in (12, 48) for p in ((0, 1), (0,), (1,))}
@@ -270,7 +309,7 @@ def test_true_runs_choose_the_settings():
 
 def test_measure_and_fit_take_it():
     model, (tasks, target) = linear_model("squared"), problem("squared")
-    gradex = GradEx(model, tasks, target, loss="squared", projection=whole_space(model), l2=0.1)
+    gradex = GradEx(Problem(model, tasks, target, loss="squared"), projection=whole_space(model), l2=0.1)
     runs = whence.measure(gradex, whence.Exhaustive())
     assert runs.task_names == ("t0", "t1", "t2", "t3")
     assert runs.n_runs == 15
@@ -282,15 +321,15 @@ def test_measure_and_fit_take_it():
 
 def test_a_store_is_taken_up(tmp_path):
     model, (tasks, target) = perceptron_of(0), problem(dtype=torch.float32)
-    settings = {"rank": 6, "store": tmp_path / "features", "projection": "gaussian"}
-    first = GradEx(model, tasks, target, **settings).batch(SUBSETS)["loss"]
+    settings = {"rank": 6, "features": Features(store=tmp_path / "features"), "projection": "gaussian"}
+    first = GradEx(Problem(model, tasks, target), **settings).batch(SUBSETS)["loss"]
     assert {p.name for p in (tmp_path / "features").iterdir()} == {
         "point0_projection0_tasks",
         "point0_projection0_target",
     }
-    np.testing.assert_array_equal(GradEx(model, tasks, target, **settings).batch(SUBSETS)["loss"], first)
+    np.testing.assert_array_equal(GradEx(Problem(model, tasks, target), **settings).batch(SUBSETS)["loss"], first)
     with pytest.raises(InputError, match="is of something else: model"):
-        GradEx(perceptron_of(1), tasks, target, **settings).batch(SUBSETS)
+        GradEx(Problem(perceptron_of(1), tasks, target), **settings).batch(SUBSETS)
 
 
 def test_a_model_that_has_learned_the_tasks_is_told():
@@ -302,10 +341,10 @@ def test_a_model_that_has_learned_the_tasks_is_told():
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
     with pytest.warns(DataWarning, match=r"The model has learned the tasks already \(loss .*gradients vanish"):
-        GradEx(model, tasks, target, rank=6).batch(SUBSETS)
+        GradEx(Problem(model, tasks, target), rank=6).batch(SUBSETS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        GradEx(perceptron_of(1, 64), tasks, target, rank=6).batch(SUBSETS)
+        GradEx(Problem(perceptron_of(1, 64), tasks, target), rank=6).batch(SUBSETS)
 
 
 def test_the_first_order_error_by_its_definition():
@@ -321,18 +360,23 @@ def test_the_first_order_error_by_its_definition():
     start, slope = torch.autograd.functional.jvp(outputs, tuple(params), tuple(step))
     end = after(x).detach()
     error = (end - start - slope).norm(dim=1)
-    labels = torch.zeros(7)
-    np.testing.assert_allclose(linearization_error(before, after, (x, labels)), error / end.norm(dim=1), rtol=1e-4)
-    changed = linearization_error(before, after.state_dict(), (x, labels), relative_to="change")
+    group = (x, torch.zeros(7, dtype=torch.long))
+    given = Problem(before, {"a": group}, group)
+    np.testing.assert_allclose(linearization_error(given, after), error / end.norm(dim=1), rtol=1e-4)
+    np.testing.assert_allclose(
+        linearization_error(given, after, (x[:3], x[:3])), (error / end.norm(dim=1))[:3], rtol=1e-4
+    )
+    changed = linearization_error(given, after.state_dict(), relative_to="change")
     np.testing.assert_allclose(changed, error / (end - start).norm(dim=1), rtol=1e-4)
     with pytest.raises(InputError, match="'outputs' or to the 'change'"):
-        linearization_error(before, after, (x, labels), relative_to="loss")
+        linearization_error(given, after, relative_to="loss")
 
 
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"rank": 100_000}, "from 1 to the number of parameters, 147"),
+        ({"rank": 0}, "from 1 to the number of parameters, 147"),
+        ({"rank": 100_000, "projection": "gaussian"}, "from 1 to the number of parameters, 147"),
         ({"projection": "gauss"}, "no projection 'gauss'. Did you mean 'gaussian'"),
         ({"projection": Gaussian(5), "n_projections": 2}, "name their kind"),
         ({"params": "3.*"}, "no parameter named '3.\\*'"),
@@ -344,13 +388,15 @@ def test_the_first_order_error_by_its_definition():
 )
 def test_what_makes_no_sense_is_refused(change, text):
     tasks, target = problem(dtype=torch.float32)
+    of_problem = {name: change[name] for name in ("params", "metrics", "loss") if name in change}
+    others = {name: value for name, value in change.items() if name not in of_problem}
     with pytest.raises(InputError, match=text):
-        GradEx(perceptron_of(0), tasks, target, **change)
+        GradEx(Problem(perceptron_of(0), tasks, target, **of_problem), **others)
 
 
 def test_a_task_without_examples_and_labels_out_of_range_are_refused():
     tasks, target = problem(dtype=torch.float32)
     with pytest.raises(InputError, match=r"tasks\['t1'\] has no examples"):
-        GradEx(perceptron_of(0), {**tasks, "t1": (torch.zeros(0, D), torch.zeros(0).long())}, target)
+        GradEx(Problem(perceptron_of(0), {**tasks, "t1": (torch.zeros(0, D), torch.zeros(0).long())}, target))
     with pytest.raises(InputError, match=r"must be from 0 to 2, one per output\. Got 7"):
-        GradEx(perceptron_of(0), {**tasks, "t1": (torch.zeros(2, D), torch.tensor([0, 7]))}, target)
+        GradEx(Problem(perceptron_of(0), {**tasks, "t1": (torch.zeros(2, D), torch.tensor([0, 7]))}, target))

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 
 from torch_models import perceptron
-from whence import DataWarning, InputError
+from whence import DataWarning, InputError, Problem
+from whence.baselines import CG, EKFAC, Exact, LiSSA, influence_scores
 from whence.baselines import curvature as curvature_module
 from whence.baselines import influence as influence_module
-from whence.baselines import influence_scores
 from whence.baselines.curvature import Curvature
 from whence.baselines.krylov import conjugate_gradients, extremes, lanczos, neumann
 from whence.models.examples import Examples
@@ -61,7 +61,9 @@ def loss_at(w, target):
     return 0.5 * np.mean((X @ w - y) ** 2)
 
 
-@pytest.mark.parametrize("solver", ["exact", "cg", "lissa"])
+@pytest.mark.parametrize(
+    "solver", [Exact(), CG(tol=1e-10, max_steps=250), LiSSA(max_steps=250)], ids=["exact", "cg", "lissa"]
+)
 @pytest.mark.parametrize(("weighting", "normalized"), [("task", True), ("sample", True), ("task", False)])
 def test_the_derivative_of_the_minimum_of_a_quadratic(solver, weighting, normalized):
     tasks, target = regression()
@@ -72,10 +74,8 @@ def test_the_derivative_of_the_minimum_of_a_quadratic(solver, weighting, normali
 
     slopes = [(outcome(ones + step * e) - outcome(ones - step * e)) / (2 * step) for e in np.eye(4)]
     model = linear(ridge(tasks, ones, l2, weighting, normalized))
-    found = influence_scores(
-        model, tasks, target, loss="squared", solver=solver, damping=0.0, l2=l2, weighting=weighting,
-        normalized=normalized, tol=1e-10, max_steps=250,
-    )  # fmt: skip
+    problem = Problem(model, tasks, target, loss="squared")
+    found = influence_scores(problem, solver=solver, damping=0.0, l2=l2, weighting=weighting, normalized=normalized)
     np.testing.assert_allclose(found.coef_[:, 0], slopes, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found.predict(np.ones((1, 4)))[0, 0], outcome(ones), rtol=1e-12)
 
@@ -90,7 +90,10 @@ def test_leaving_out_an_example_of_ridge_in_closed_form():
     # A query e_j with label c has the loss ½ (w_j − c)², whose derivative is (w_j − c) times that of w_j.
     labels = w - 2.0
     found = influence_scores(
-        linear(w), tasks, (np.eye(d), labels), loss="squared", per_query=True, damping=0.0, l2=l2, normalized=False
+        Problem(linear(w), tasks, (np.eye(d), labels), loss="squared", per_query=True),
+        damping=0.0,
+        l2=l2,
+        normalized=False,
     )
     moved = found.coef_ / 2.0
     A = X.T @ X / n + l2 * np.eye(d)
@@ -126,7 +129,7 @@ def test_leaving_a_task_out_of_logistic_regression_by_retraining():
 
     changes = np.array([outcome(np.ones(K)) - outcome(1 - e) for e in np.eye(K)])
     model = linear(logistic_minimum(X, y, np.full(K * n, 1 / (K * n)), l2))
-    found = influence_scores(model, tasks, query, loss="logistic", damping=0.0, l2=l2).coef_[:, 0]
+    found = influence_scores(Problem(model, tasks, query, loss="logistic"), damping=0.0, l2=l2).coef_[:, 0]
     assert np.corrcoef(found, changes)[0, 1] > 0.995
     assert np.polyfit(found, changes, 1)[0] == pytest.approx(1.0, abs=0.1)
 
@@ -155,8 +158,8 @@ def dense(model, data, weights, loss, kind):
     at = outputs(flat)
     total = torch.zeros(len(flat), len(flat), dtype=torch.float64)
     for i in range(len(at)):
-        bend = torch.autograd.functional.hessian(lambda o, i=i: loss(o[None], data.labels[i : i + 1])[0], at[i])
-        total += weights[i] * J[i].T @ bend @ J[i]
+        curvature = torch.autograd.functional.hessian(lambda o, i=i: loss(o[None], data.labels[i : i + 1])[0], at[i])
+        total += weights[i] * J[i].T @ curvature @ J[i]
     return total
 
 
@@ -170,16 +173,16 @@ def test_products_with_the_curvature_are_those_with_the_dense_matrix(name, kind,
     kind = kind.split(",")[0]
     model, data = problem_for(name)
     weights = torch.rand(len(data), dtype=torch.float64)
-    bend = Curvature(functional(model), LOSSES[name], data, weights, kind, 0.3)
+    curvature = Curvature(functional(model), LOSSES[name], data, weights, kind, 0.3)
     truth = dense(model, data, weights, LOSSES[name], kind)
-    vectors = torch.randn(5, bend.size, dtype=torch.float64)
-    torch.testing.assert_close(bend(vectors), vectors @ truth + 0.3 * vectors)
-    torch.testing.assert_close(bend.matrix(), truth + 0.3 * torch.eye(bend.size, dtype=torch.float64))
+    vectors = torch.randn(5, curvature.size, dtype=torch.float64)
+    torch.testing.assert_close(curvature(vectors), vectors @ truth + 0.3 * vectors)
+    torch.testing.assert_close(curvature.matrix(), truth + 0.3 * torch.eye(curvature.size, dtype=torch.float64))
     rows = torch.tensor([2, 2, 7])
     picked = torch.zeros(len(data), dtype=torch.float64)
     picked.index_add_(0, rows, weights[rows] * len(data) / 3)
     expected = vectors @ dense(model, data, picked, LOSSES[name], kind) + 0.3 * vectors
-    torch.testing.assert_close(bend(vectors, rows), expected)
+    torch.testing.assert_close(curvature(vectors, rows), expected)
 
 
 def classes(seed=0, K=3, n=8):
@@ -192,30 +195,31 @@ def classes(seed=0, K=3, n=8):
 @pytest.mark.parametrize("per_query", [False, True])
 def test_all_solvers_agree_whichever_side_they_solve(curvature, per_query):
     model, tasks, target = classes()
-    settings = {"curvature": curvature, "damping": 1.0, "per_query": per_query, "tol": 1e-7, "max_steps": 60}
-    exact = influence_scores(model, tasks, target, solver="exact", **settings)
-    for solver in ("cg", "lissa"):
-        found = influence_scores(model, tasks, target, solver=solver, **settings)
+    problem, settings = Problem(model, tasks, target, per_query=per_query), {"curvature": curvature, "damping": 1.0}
+    exact = influence_scores(problem, solver=Exact(), **settings)
+    for solver in (CG(tol=1e-7, max_steps=60), LiSSA(max_steps=60)):
+        found = influence_scores(problem, solver=solver, **settings)
         np.testing.assert_allclose(found.coef_, exact.coef_, rtol=1e-3, atol=1e-6)
-    assert influence_scores(model, tasks, target, **settings).diagnostics["solver"] == "exact"
+    assert influence_scores(problem, **settings).diagnostics["solver"] == "exact"
 
 
 def test_samples_of_the_examples_come_near_in_lissa():
     model, tasks, target = classes()
-    settings = {"curvature": "gauss_newton", "damping": 1.0, "per_query": True}
-    exact = influence_scores(model, tasks, target, **settings).coef_
-    found = influence_scores(model, tasks, target, solver="lissa", batch_size=6, scale=20.0, **settings)
+    problem, settings = Problem(model, tasks, target, per_query=True), {"curvature": "gauss_newton", "damping": 1.0}
+    exact = influence_scores(problem, **settings).coef_
+    found = influence_scores(problem, solver=LiSSA(batch_size=6, scale=20.0), **settings)
     assert np.corrcoef(found.coef_.ravel(), exact.ravel())[0, 1] > 0.95
 
 
-@pytest.mark.parametrize("solver", ["exact", "ekfac"])
+@pytest.mark.parametrize("solver", [Exact(), EKFAC()], ids=["exact", "ekfac"])
 def test_the_curvature_of_some_examples(solver):
-    """Examples of a task that are all alike bend as a few of them do; gradients are of all in any case."""
+    """Examples of a task that are all alike curvature as a few of them do; gradients are of all in any case."""
     rng = np.random.default_rng(0)
     tasks = {f"t{k}": (np.repeat(rng.normal(size=(1, 4)), 6, axis=0), rng.normal(size=6)) for k in range(5)}
-    settings = {"loss": "squared", "damping": 0.1, "solver": solver, "weighting": "sample"}
-    whole = influence_scores(linear(np.ones(4)), tasks, tasks["t0"], **settings)
-    found = influence_scores(linear(np.ones(4)), tasks, tasks["t0"], examples=2, **settings)
+    problem = Problem(linear(np.ones(4)), tasks, tasks["t0"], loss="squared")
+    settings = {"damping": 0.1, "solver": solver, "weighting": "sample"}
+    whole = influence_scores(problem, **settings)
+    found = influence_scores(problem, examples=2, **settings)
     np.testing.assert_allclose(found.coef_, whole.coef_, rtol=1e-8)
 
 
@@ -230,19 +234,19 @@ def saddle():
     return model, tasks, 0.01 - (1.1 - 0.02)
 
 
-@pytest.mark.parametrize("solver", ["exact", "cg"])
+@pytest.mark.parametrize("solver", [Exact(), CG()], ids=["exact", "cg"])
 def test_an_indefinite_hessian_is_warned_of_with_the_damping_that_it_takes(solver):
     model, tasks, lowest = saddle()
-    target = (np.ones((1, 1)), np.zeros(1))
-    settings = {"loss": "squared", "solver": solver, "normalized": False}
+    problem = Problem(model, tasks, (np.ones((1, 1)), np.zeros(1)), loss="squared")
+    settings = {"solver": solver, "normalized": False}
     needed = f"{-lowest:.2g}"
     with pytest.warns(DataWarning, match=rf"eigenvalue of about -1\.1 .* give damping above {needed}, or"):
-        found = influence_scores(model, tasks, target, damping=0.001, **settings)
+        found = influence_scores(problem, damping=0.001, **settings)
     assert np.isfinite(found.coef_).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        influence_scores(model, tasks, target, damping=-lowest + 0.2, **settings)
-        influence_scores(model, tasks, target, curvature="gauss_newton", damping=0.01, **settings)
+        influence_scores(problem, damping=-lowest + 0.2, **settings)
+        influence_scores(problem, curvature="gauss_newton", damping=0.01, **settings)
 
 
 def test_directions_without_curvature_are_left_alone():
@@ -251,9 +255,8 @@ def test_directions_without_curvature_are_left_alone():
     x, y = rng.normal(size=(8, 1)), rng.normal(size=8)
     tasks = {"a": (x[:4], y[:4]), "b": (x[4:], y[4:])}
     twice = {name: (np.repeat(x, 2, axis=1), y) for name, (x, y) in tasks.items()}
-    settings = {"loss": "squared", "damping": 0.0}
-    once = influence_scores(linear([0.4]), tasks, tasks["a"], **settings)
-    found = influence_scores(linear([0.2, 0.2]), twice, twice["a"], **settings)
+    once = influence_scores(Problem(linear([0.4]), tasks, tasks["a"], loss="squared"), damping=0.0)
+    found = influence_scores(Problem(linear([0.2, 0.2]), twice, twice["a"], loss="squared"), damping=0.0)
     np.testing.assert_allclose(found.coef_, once.coef_, rtol=1e-8)
 
 
@@ -261,27 +264,28 @@ def test_lissa_that_diverges_is_named_with_what_to_change():
     model, tasks, target = classes()
     with pytest.raises(InputError, match=r"LiSSA diverged at step \d+: raise scale \(0\.1\) above .* about"):
         influence_scores(
-            model, tasks, target, solver="lissa", curvature="gauss_newton", damping=1.0, scale=0.1, max_steps=100
+            Problem(model, tasks, target), solver=LiSSA(scale=0.1, max_steps=100), curvature="gauss_newton", damping=1.0
         )
     model, tasks, _ = saddle()
+    problem = Problem(model, tasks, (np.ones((1, 1)), np.zeros(1)), loss="squared")
     with pytest.raises(InputError, match=r"indefinite: raise damping \(0\.001\) by 1\.1 or more"):
-        influence_scores(
-            model, tasks, (np.ones((1, 1)), np.zeros(1)), loss="squared", solver="lissa", normalized=False,
-        )  # fmt: skip
+        influence_scores(problem, solver=LiSSA(), normalized=False)
 
 
 def test_solvers_that_stop_too_early_say_so():
     model, tasks, target = classes()
     with pytest.warns(DataWarning, match=r"Conjugate gradients stopped after 1 steps .* raise max_steps"):
-        influence_scores(model, tasks, target, solver="cg", curvature="gauss_newton", max_steps=1)
+        influence_scores(Problem(model, tasks, target), solver=CG(max_steps=1), curvature="gauss_newton")
     with pytest.warns(DataWarning, match=r"LiSSA's series is far from its end after 2 terms .* raise max_steps"):
-        influence_scores(model, tasks, target, solver="lissa", curvature="gauss_newton", damping=0.01, max_steps=2)
+        influence_scores(
+            Problem(model, tasks, target), solver=LiSSA(max_steps=2), curvature="gauss_newton", damping=0.01
+        )
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"solver": "lisa"}, r"There is no solver 'lisa'\. Did you mean 'lissa'\?"),
+        ({"solver": "lissa"}, r"must be Exact\(\), CG\(\), LiSSA\(\) or EKFAC\(\) of .* Got 'lissa' instead"),
         ({"curvature": "fisher"}, r"There is no curvature 'fisher'\. There are: hessian, gauss_newton\."),
         ({"damping": -1.0}, r"The 'damping' must be a finite number, 0 or more\. Got -1\.0\."),
         ({"examples": 0}, r"The 'examples' of each task for the curvature must be 1 or more\. Got 0\."),
@@ -291,13 +295,13 @@ def test_solvers_that_stop_too_early_say_so():
 def test_bad_settings(setting, message):
     model, tasks, target = classes()
     with pytest.raises(InputError, match=message):
-        influence_scores(model, tasks, target, **setting)
+        influence_scores(Problem(model, tasks, target), **setting)
 
 
 def test_large_models_are_not_factorised(monkeypatch):
     monkeypatch.setattr(influence_module, "EXACT", 10)
     model, tasks, target = classes()
-    assert influence_scores(model, tasks, target, damping=1.0).diagnostics["solver"] == "cg"
+    assert influence_scores(Problem(model, tasks, target), damping=1.0).diagnostics["solver"] == "cg"
 
 
 def matrix(low=0.5, d=30, seed=0):

@@ -9,7 +9,7 @@ from whence.errors import InputError
 from whence.gradients import linearize as linearizing
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import linearize
-from whence.gradients.projections import CountSketch, Gaussian, Rademacher, Subspace, flatten, split
+from whence.gradients.projections import CountSketch, Gaussian, Identity, Rademacher, Subspace, flatten, split
 from whence.gradients.routes import cheapest_projection, choose_route, prices
 from whence.models import memory
 from whence.models.examples import Examples
@@ -110,6 +110,54 @@ def test_kronecker_directions_keep_inner_products_on_average(chosen):
     assert float((error / spread.clamp_min(1e-6)).masked_fill(error < 1e-6, 0).max()) < 5
 
 
+HEADS = {
+    "few outputs": (lambda: nn.Linear(64, 10), None),
+    "few inputs": (lambda: nn.Linear(5, 300), None),
+    "without a bias": (lambda: nn.Linear(40, 3, bias=False), None),
+    "all of it": (lambda: nn.Linear(7, 4), None),
+    "two layers": (lambda: nn.Sequential(nn.Linear(30, 6), nn.LayerNorm(6), nn.Linear(6, 9)), None),
+    "many small layers": (lambda: nn.Sequential(*(nn.Linear(5, 5) for _ in range(9))), None),
+    "biases only": (lambda: nn.Sequential(nn.Linear(9, 12), nn.Linear(12, 3)), ["*.bias"]),
+    "wide": (lambda: nn.Linear(70, 50), None),
+}
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+@pytest.mark.parametrize("rank", [24, 96, 127])
+def test_kronecker_directions_span_as_many_as_the_layers_allow(name, rank):
+    make, chosen = HEADS[name]
+    output_fn, params = functional(make(), chosen)
+    spanned = Layers(output_fn, params, Kronecker(rank, 0)).spanned
+    P = kronecker_matrix(output_fn, params, Kronecker(rank, 0)).double()
+    assert spanned == int(torch.linalg.matrix_rank(P))
+    d = sum(value.numel() for value in params.values())
+    if name != "biases only":  # which are put where chance has it
+        lost = max(min(value.shape) - 1 for value in params.values())  # what no whole row of directions is left for
+        assert min(d, rank - lost) <= spanned <= min(d, rank)
+
+
+@pytest.mark.parametrize("name", sorted(HEADS))
+def test_capped_sides_still_give_the_projected_jacobian(name):
+    make, chosen = HEADS[name]
+    model = make()
+    inputs = torch.randn(9, next(model.parameters()).shape[1], generator=torch.Generator().manual_seed(0))
+    output_fn, params = functional(model, chosen)
+    linear = linearize(output_fn, params, examples_of(inputs, torch.zeros(9)), Kronecker(15, 1))
+    P = torch.zeros(15, sum(value.numel() for value in model.parameters()))
+    kept = [name in params for name, value in model.named_parameters() for _ in range(value.numel())]
+    P[:, torch.tensor(kept)] = kronecker_matrix(output_fn, params, Kronecker(15, 1))
+    torch.testing.assert_close(linear.features.double(), dense_features(model, inputs, P), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("route", ["forward", "reverse"])
+def test_the_identity_gives_the_jacobian_itself(route):
+    model, inputs, labels = made("perceptron")
+    output_fn, params = functional(model)
+    linear = linearize(output_fn, params, examples_of(inputs, labels), Identity(51), route=route)
+    expected = dense_features(model, inputs, torch.eye(51))
+    torch.testing.assert_close(linear.features.double(), expected, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("route", ["forward", "reverse", "factored"])
 def test_the_margin_is_one_output_for_all_classes(route):
     model, inputs, labels = made("perceptron")
@@ -190,9 +238,13 @@ def test_the_cheapest_route_is_taken_and_told():
     assert choose_route(told, "auto", many) == ("forward", "forward mode, about 5 forward passes (reverse mode: 17)")
     assert linearize(output_fn, params, few, Gaussian(40)).route.startswith("forward mode")
     assert linearize(output_fn, params, few, Gaussian(40), of="margin").route.startswith("reverse mode")
-    assert isinstance(cheapest_projection(output_fn, params, few, 40, 0, 3), Kronecker)
+    assert isinstance(cheapest_projection(output_fn, params, few, 12, 0, 3), Kronecker)
     assert isinstance(cheapest_projection(output_fn, params, few, 1, 0, 3), Gaussian)
-    assert isinstance(cheapest_projection(lambda p, x: output_fn(p, x), params, few, 40, 0, 3), Gaussian)
+    assert isinstance(cheapest_projection(lambda p, x: output_fn(p, x), params, few, 12, 0, 3), Gaussian)
+    # 51 parameters are at most four times 13.
+    assert cheapest_projection(output_fn, params, few, 13, 0, 3) == Identity(51)
+    told = prices(output_fn, params, few, Identity(51), 3)
+    assert told == {"forward": 1 + 2 * 51, "reverse": 1 + 3 * 3}
 
 
 def test_layers_that_the_factored_route_does_not_know_are_named():
@@ -219,7 +271,7 @@ def test_uses_that_hooks_do_not_see_are_refused():
     with pytest.raises(InputError, match="does not see all uses"):
         Layers.checked(output_fn, params, Kronecker(4), torch.randn(3, 4))
     assert isinstance(
-        cheapest_projection(output_fn, params, examples_of(torch.randn(9, 4), torch.zeros(9).long()), 16, 0, 1),
+        cheapest_projection(output_fn, params, examples_of(torch.randn(9, 4), torch.zeros(9).long()), 4, 0, 1),
         Gaussian,
     )
 
@@ -240,7 +292,7 @@ def broken(problem):
 @pytest.mark.parametrize(
     ("problem", "text"),
     [
-        ("random", "gives other outputs when it sees the same examples again"),
+        ("random", "is not deterministic: two passes over the same examples differ"),
         ("shape", r"a row of outputs per example, \(4, C\). Got \(1, 3\)"),
         ("nan", "outputs for the examples are not finite, first for example 2 of 'b'"),
         ("apart", "do not depend on any of the chosen parameters"),

@@ -15,7 +15,7 @@ from torch import nn
 
 import whence
 from test_retrain import CLASSES, RECIPES, SIZES, SUBSETS, WIDTH, by_hand, data, group, judged, make
-from whence import DataWarning, InputError, OneStep, Recipe, Retrain, TaskVectors
+from whence import DataWarning, InputError, OneStep, Problem, Recipe, Retrain, TaskVectors
 from whence.estimators import merge as merge_module
 from whence.estimators.deltas import DeltaFolder, Vectors
 from whence.estimators.truth import trust
@@ -26,9 +26,9 @@ EYE = np.eye(len(SIZES))
 MIXED = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0.5, 1, 2, 0], [1, 1, 1, 1], [0, 0, 1, 0]])
 
 
-def merged_by_hand(model, tasks, subset, *, rule="mean", scale=lambda name: 1.0, recipe=RECIPE):
+def merged_by_hand(model, tasks, subset, *, weighting="task", scale=lambda name: 1.0, recipe=RECIPE):
     """The model with the average of the changes of single-task runs."""
-    weights = subset * np.array(SIZES) if rule == "sample" else subset
+    weights = subset * np.array(SIZES) if weighting == "sample" else subset
     weights = weights / max(weights.sum(), 1e-30)
     runs = [dict(by_hand(model, tasks, recipe, alone, 0).named_parameters()) for alone in EYE]
     moved = copy.deepcopy(model).eval()
@@ -41,18 +41,24 @@ def merged_by_hand(model, tasks, subset, *, rule="mean", scale=lambda name: 1.0,
 
 
 @pytest.mark.parametrize("batched", [True, False])
-@pytest.mark.parametrize("rule", ["mean", "sample"])
-def test_the_merge_is_the_average_of_single_task_runs(rule, batched):
+@pytest.mark.parametrize("weighting", ["task", "sample"])
+def test_the_merge_is_the_average_of_single_task_runs(weighting, batched):
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule=rule, scale=1.5, batched=batched)
-    expected = [judged(merged_by_hand(model, tasks, s, rule=rule, scale=lambda _: 1.5), target) for s in MIXED]
+    vectors = TaskVectors(
+        Problem(model, tasks, target, per_query=True), RECIPE, scale=1.5, batched=batched, weighting=weighting
+    )
+    expected = [
+        judged(merged_by_hand(model, tasks, s, weighting=weighting, scale=lambda _: 1.5), target) for s in MIXED
+    ]
     np.testing.assert_allclose(vectors.batch(MIXED)["loss"], expected, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(vectors(MIXED[2])["loss"], expected[2], rtol=1e-9, atol=1e-11)
 
 
 def test_layers_may_have_scales_of_their_own():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean", scale={"3.*": 2.0, "0.bias": 0.0})
+    vectors = TaskVectors(
+        Problem(model, tasks, target, per_query=True), RECIPE, scale={"3.*": 2.0, "0.bias": 0.0}, weighting="task"
+    )
     scales = {"3.weight": 2.0, "3.bias": 2.0, "0.bias": 0.0}
     expected = [judged(merged_by_hand(model, tasks, s, scale=lambda n: scales.get(n, 1.0)), target) for s in MIXED]
     np.testing.assert_allclose(vectors.batch(MIXED)["loss"], expected, rtol=1e-9, atol=1e-11)
@@ -60,36 +66,36 @@ def test_layers_may_have_scales_of_their_own():
 
 def test_a_task_alone_is_its_own_run_and_the_empty_subset_the_model_as_it_is():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, seed=7)
-    true = Retrain(model, tasks, target, RECIPE, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, seed=7)
+    true = Retrain(Problem(model, tasks, target, per_query=True), RECIPE)
     np.testing.assert_allclose(vectors.batch(EYE)["loss"], true.batch(EYE, [7] * 4)["loss"], rtol=1e-9)
     np.testing.assert_allclose(vectors([0, 0, 0, 0])["loss"], judged(model.eval(), target), rtol=1e-9)
 
 
-def test_the_rule_is_that_of_the_recipe_unless_given():
+def test_the_weighting_is_that_of_the_recipe_unless_given():
     model, (tasks, target) = make("mlp"), data()
-    assert TaskVectors(model, tasks, target, Recipe(steps=1, weighting="task")).rule == "mean"
-    assert TaskVectors(model, tasks, target, Recipe(steps=1)).rule == "sample"
-    assert TaskVectors(model, tasks, target, Recipe(steps=1), rule="mean").rule == "mean"
+    assert TaskVectors(Problem(model, tasks, target), Recipe(steps=1, weighting="task")).weighting == "task"
+    assert TaskVectors(Problem(model, tasks, target), Recipe(steps=1)).weighting == "sample"
+    assert TaskVectors(Problem(model, tasks, target), Recipe(steps=1), weighting="task").weighting == "task"
 
 
 def test_stopped_early_runs_are_the_first_steps_of_the_recipe():
     model, (tasks, target) = make("mlp"), data()
     recipe = Recipe(steps=12, lr=0.03, batch_size=4, schedule="linear")
-    early = TaskVectors(model, tasks, target, recipe, per_query=True, early=0.25)
+    early = TaskVectors(Problem(model, tasks, target, per_query=True), recipe, early=0.25)
     assert early.steps == 3
 
     class First(Recipe):
         def rate(self, step):
             return recipe.rate(step)
 
-    expected = TaskVectors(model, tasks, target, First(steps=3, lr=0.03, batch_size=4), per_query=True)
+    expected = TaskVectors(Problem(model, tasks, target, per_query=True), First(steps=3, lr=0.03, batch_size=4))
     np.testing.assert_allclose(early.batch(MIXED)["loss"], expected.batch(MIXED)["loss"], rtol=1e-9)
 
 
 def test_in_chunks_it_is_the_same():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE)
     together = vectors.batch(MIXED)["loss"]
     vectors._chunks.size = 2
     np.testing.assert_allclose(vectors.batch(MIXED[::-1])["loss"], together[::-1], rtol=1e-9)
@@ -116,7 +122,9 @@ class Adapted(nn.Module):
 def test_adapters_are_merged_as_products(second, batched):
     torch.manual_seed(0)
     model, (tasks, target) = Adapted(second).double(), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean", scale=0.8, batched=batched)
+    vectors = TaskVectors(
+        Problem(model, tasks, target, per_query=True), RECIPE, scale=0.8, batched=batched, weighting="task"
+    )
     runs = [by_hand(model, tasks, RECIPE, alone, 0) for alone in EYE]
     factors = "lora_A.default.weight", "lora_B.default.weight"
     assert set(vectors.problem.trained) == {*factors, "head.weight", "head.bias"}
@@ -144,7 +152,9 @@ def test_adapters_are_merged_as_products(second, batched):
 def test_running_statistics_are_those_of_the_merged_model(kind, batched):
     model, (tasks, target) = make(kind), data()
     recipe = Recipe(steps=10, lr=0.02, batch_size=5)
-    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, rule="mean", batched=batched, seed=0)
+    vectors = TaskVectors(
+        Problem(model, tasks, target, per_query=True), recipe, batched=batched, seed=0, weighting="task"
+    )
     inputs = torch.cat([x for x, _ in tasks.values()])
     for subset in MIXED:
         expected = merged_by_hand(model, tasks, subset, recipe=recipe)
@@ -173,25 +183,29 @@ def test_running_statistics_of_a_model_with_several_inputs():
     double = {name: ({"left": 2 * x, "right": x}, y) for name, (x, y) in tasks.items()}
     queries = ({"left": 2 * target[0], "right": target[0]}, target[1])
     recipe = Recipe(steps=5, lr=0.02, batch_size=5)
-    expected = TaskVectors(model.layers, tasks, target, recipe, per_query=True, batched=True).batch(MIXED)["loss"]
+    expected = TaskVectors(Problem(model.layers, tasks, target, per_query=True), recipe, batched=True).batch(MIXED)[
+        "loss"
+    ]
     for batched in (True, False):
-        found = TaskVectors(model, double, queries, recipe, per_query=True, batched=batched).batch(MIXED)["loss"]
+        found = TaskVectors(Problem(model, double, queries, per_query=True), recipe, batched=batched).batch(MIXED)[
+            "loss"
+        ]
         np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 def test_one_step_keeps_the_statistics_that_its_gradients_saw():
     model, (tasks, target) = make("batch norm"), data()
-    step = OneStep(model, tasks, target, per_query=True, scale=1e-9)
+    step = OneStep(Problem(model, tasks, target, per_query=True), scale=1e-09)
     np.testing.assert_allclose(step.batch(MIXED)["loss"][0], judged(model.eval(), target), rtol=1e-5)
 
 
 def test_a_full_step_of_gradient_descent_is_one_step():
     """One step on all examples of a subset is what the one-step estimate is of."""
     model, (tasks, target) = make("mlp"), data()
-    for weighting, rule in (("sample", "sample"), ("task", "mean")):
+    for weighting in ("sample", "task"):
         recipe = Recipe(steps=1, lr=0.7, optimizer="sgd", batch_size=None, weighting=weighting)
-        true = Retrain(model, tasks, target, recipe, per_query=True).batch(MIXED, [0] * 5)["loss"]
-        step = OneStep(model, tasks, target, per_query=True, preconditioner="none", rule=rule, scale=0.7)
+        true = Retrain(Problem(model, tasks, target, per_query=True), recipe).batch(MIXED, [0] * 5)["loss"]
+        step = OneStep(Problem(model, tasks, target, per_query=True), recipe, scale=0.7)
         np.testing.assert_allclose(step.batch(MIXED)["loss"], true, rtol=1e-9)
 
 
@@ -206,14 +220,14 @@ def test_adams_preconditioner_divides_by_the_root_mean_square_over_tasks():
         for place, value in enumerate(moved.parameters()):
             own = torch.stack([gradient[place] for gradient in gradients])
             value -= 0.01 * (own[0] + own[1]) / 2 / own.square().mean(0).sqrt()
-    step = OneStep(model, tasks, target, per_query=True, rule="mean", scale=0.01)
+    step = OneStep(Problem(model, tasks, target, per_query=True), scale=0.01, weighting="task")
     np.testing.assert_allclose(step([1, 1, 0, 0])["loss"], judged(moved, target), rtol=1e-9, atol=1e-11)
 
 
 def test_the_step_goes_as_far_as_the_gradients_can_be_trusted():
     model, (tasks, target) = make("mlp"), data()
-    for preconditioner in ("adam", "none"):
-        step = OneStep(model, tasks, target, preconditioner=preconditioner)
+    for optimizer in ("adamw", "sgd"):
+        step = OneStep(Problem(model, tasks, target), Recipe(steps=1, optimizer=optimizer))
         losses = {scale: float(step.losses_on_tasks(scale).mean()) for scale in (0.0, *step.scales)}
         promised = (losses[0.0] - losses[step.scales[0]]) / step.scales[0]
         fall = {scale: (losses[0.0] - losses[scale]) / (promised * scale) for scale in step.scales}
@@ -227,7 +241,7 @@ def test_where_there_is_nothing_to_learn_the_step_is_short():
     model.requires_grad_(False)
     alike = {name: (x, model(x)) for name, (x, _) in tasks.items()}
     model.requires_grad_(True)
-    step = OneStep(model, alike, (inputs, model(inputs).detach()), loss="squared")
+    step = OneStep(Problem(model, alike, (inputs, model(inputs).detach()), loss="squared"))
     assert step.scale == step.scales[0]
 
 
@@ -236,7 +250,7 @@ def test_a_step_from_nothing():
     model, (tasks, target) = make("linear"), data()
     for value in model.parameters():
         nn.init.zeros_(value)
-    step = OneStep(model, tasks, target)
+    step = OneStep(Problem(model, tasks, target))
     assert step.scale > 0
     assert step([1, 1, 1, 1])["loss"] != pytest.approx(np.log(CLASSES), abs=1e-4)
 
@@ -245,8 +259,8 @@ def test_the_factors_of_adapters_move_by_themselves_in_one_step():
     torch.manual_seed(0)
     model, (tasks, target) = Adapted(0.3).double(), data()
     recipe = Recipe(steps=1, lr=0.5, optimizer="sgd", batch_size=None)
-    true = Retrain(model, tasks, target, recipe, per_query=True)([1, 0, 1, 0], 0)["loss"]
-    step = OneStep(model, tasks, target, per_query=True, preconditioner="none", scale=0.5)
+    true = Retrain(Problem(model, tasks, target, per_query=True), recipe)([1, 0, 1, 0], 0)["loss"]
+    step = OneStep(Problem(model, tasks, target, per_query=True), recipe, scale=0.5)
     np.testing.assert_allclose(step([1, 0, 1, 0])["loss"], true, rtol=1e-5)
 
 
@@ -262,7 +276,7 @@ def truth_at(vectors, scale, n=6, noise=0.0, seed=0):
 
 def test_the_scale_is_tuned_to_true_runs():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, Recipe(steps=40, lr=0.03, batch_size=4), per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), Recipe(steps=40, lr=0.03, batch_size=4))
     truth = truth_at(vectors, 4.0)
     tuned = vectors.tuned(truth)
     assert vectors.scale == 1.0
@@ -276,7 +290,7 @@ def test_the_scale_is_tuned_to_true_runs():
 
 def test_true_runs_that_say_nothing_leave_the_scale_alone():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE)
     tuned = [vectors.tuned(truth_at(vectors, 1.0, noise=100.0, seed=seed)) for seed in range(10)]
     apparently_best = [max(one.trials, key=lambda trial: trial.agreement).scale for one in tuned]
     assert sum(scale != 1.0 for scale in apparently_best) >= 8
@@ -295,7 +309,7 @@ def test_true_runs_that_say_nothing_leave_the_scale_alone():
 def test_two_or_three_true_runs_say_whether_to_trust():
     model, (tasks, target) = make("mlp"), data()
     queries = {"a": group(30, 50)}
-    vectors = TaskVectors(model, tasks, queries, RECIPE, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, queries, per_query=True), RECIPE)
     right = vectors.check(truth_at(vectors, 1.2, n=3))
     assert right.trusted is True
     assert right.agreement > 0.9
@@ -308,7 +322,7 @@ def test_two_or_three_true_runs_say_whether_to_trust():
     assert str(wrong).endswith(
         "Their level is off: they are 1.9 times as far from the truth as the untrained model is."
     )
-    little = TaskVectors(model, tasks, target, RECIPE)
+    little = TaskVectors(Problem(model, tasks, target), RECIPE)
     few = whence.Outcomes(SUBSETS[:2], little._outcomes(SUBSETS[:2], 1.1)["loss"], target_names=["loss"])
     assert little.check(few).trusted is None
     assert str(little.check(few)).startswith("2 true runs and 1 target are too little to tell")
@@ -342,7 +356,7 @@ def test_tasks_that_work_against_each_other_are_named():
     inputs = torch.randn(40, WIDTH)
     labels = (inputs[:, 0] > 0).long()
     tasks = {"one": (inputs, labels), "two": (inputs, labels), "odd": (inputs[:10], 1 - labels[:10])}
-    vectors = TaskVectors(nn.Linear(WIDTH, CLASSES), tasks, (inputs, labels), Recipe(steps=80, lr=0.05))
+    vectors = TaskVectors(Problem(nn.Linear(WIDTH, CLASSES), tasks, (inputs, labels)), Recipe(steps=80, lr=0.05))
     assert vectors.concerns() == [
         "On 1 of 3 tasks (odd), the merge of all is worse than the untrained model: their vectors interfere."
     ]
@@ -350,17 +364,17 @@ def test_tasks_that_work_against_each_other_are_named():
 
 def test_a_merge_that_is_worse_than_nothing_is_warned_of():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, Recipe(steps=30, lr=0.1), scale=30.0)
+    vectors = TaskVectors(Problem(model, tasks, target), Recipe(steps=30, lr=0.1), scale=30.0)
     with pytest.warns(DataWarning, match="worse than the untrained model on the tasks' own examples"):
         vectors.batch(MIXED)
     found = vectors.concerns()
     assert found[0].startswith("The merge of all tasks is worse than the untrained model")
-    assert TaskVectors(model, tasks, target, RECIPE, scale=0.1).concerns() == []
+    assert TaskVectors(Problem(model, tasks, target), RECIPE, scale=0.1).concerns() == []
 
 
 def test_runs_that_are_too_long_to_merge_are_named():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, Recipe(steps=30, lr=0.03), scale=1.0)
+    vectors = TaskVectors(Problem(model, tasks, target), Recipe(steps=30, lr=0.03), scale=1.0)
     losses = [float(vectors.losses_on_tasks(scale).mean()) for scale in (0.0, 0.5, 1.0)]
     assert losses[1] < min(losses[0], losses[2])
     assert any("too long to merge" in sentence for sentence in vectors.concerns())
@@ -379,11 +393,11 @@ def test_embeddings_that_only_some_tasks_move_are_named():
     torch.manual_seed(0)
     own = {f"t{k}": (torch.randint(10 * k, 10 * k + 10, (20, 3)), torch.randint(2, (20,))) for k in range(6)}
     shared = {f"t{k}": (torch.randint(60, (200, 3)), torch.randint(2, (200,))) for k in range(6)}
-    vectors = TaskVectors(Words(), own, own["t0"], Recipe(steps=20, lr=0.01, batch_size=None))
+    vectors = TaskVectors(Problem(Words(), own, own["t0"]), Recipe(steps=20, lr=0.01, batch_size=None))
     said = "Most rows of embed.weight are moved by a few of the tasks only"
     assert any(said in sentence for sentence in vectors.concerns())
     assert not any(said in sentence for sentence in vectors.by("outputs").concerns()), "no weights are averaged"
-    found = TaskVectors(Words(), shared, own["t0"], Recipe(steps=20, lr=0.01, batch_size=None)).concerns()
+    found = TaskVectors(Problem(Words(), shared, own["t0"]), Recipe(steps=20, lr=0.01, batch_size=None)).concerns()
     assert not any("embed.weight" in sentence for sentence in found)
 
 
@@ -398,9 +412,9 @@ def trained(monkeypatch):
     done = []
     original = merge.train
 
-    def counting(problem, recipe, state, subsets, seeds, steps, **how):
-        done.extend(problem.task_names[k] for k in subsets.argmax(1))
-        return original(problem, recipe, state, subsets, seeds, steps, **how)
+    def counting(stack, recipe, state, subsets, seeds, steps, **how):
+        done.extend(stack.problem.task_names[k] for k in subsets.argmax(1))
+        return original(stack, recipe, state, subsets, seeds, steps, **how)
 
     monkeypatch.setattr(merge, "train", counting)
     return done
@@ -409,39 +423,41 @@ def trained(monkeypatch):
 @pytest.mark.parametrize("batched", [True, False])
 def test_vectors_are_kept_and_taken_up_again(tmp_path, trained, batched):
     model, (tasks, target) = make("mlp"), data()
-    settings = {"per_query": True, "path": tmp_path / "vectors", "batched": batched}
-    first = TaskVectors(model, tasks, target, RECIPE, **settings).batch(MIXED)["loss"]
+    settings = {"path": tmp_path / "vectors", "batched": batched}
+    first = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, **settings).batch(MIXED)["loss"]
     assert trained == list(tasks)
     files = sorted((tmp_path / "vectors").glob("*.safetensors"))
     assert [file.name.rsplit("-", 1)[0] for file in files] == ["task_0", "task_1", "task_2", "task_3"]
-    np.testing.assert_array_equal(TaskVectors(model, tasks, target, RECIPE, **settings).batch(MIXED)["loss"], first)
+    np.testing.assert_array_equal(
+        TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, **settings).batch(MIXED)["loss"], first
+    )
     assert trained == list(tasks)
     files[2].unlink()
-    again = TaskVectors(model, tasks, target, RECIPE, **settings)
+    again = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, **settings)
     np.testing.assert_allclose(again.batch(MIXED)["loss"], first, rtol=1e-9)
     assert trained[4:] == ["task 2"]
-    plain = TaskVectors(model, tasks, target, RECIPE, per_query=True).batch(MIXED)["loss"]
+    plain = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE).batch(MIXED)["loss"]
     np.testing.assert_allclose(first, plain, rtol=1e-9)
 
 
 def test_a_new_task_is_trained_alone_and_others_stay(tmp_path, trained):
     model, (tasks, target) = make("mlp"), data()
     some = {name: tasks[name] for name in list(tasks)[1:]}
-    TaskVectors(model, some, target, RECIPE, path=tmp_path).batch(EYE[:3, :3])
-    TaskVectors(model, tasks, target, RECIPE, path=tmp_path).batch(EYE)
+    TaskVectors(Problem(model, some, target), RECIPE, path=tmp_path).batch(EYE[:3, :3])
+    TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path).batch(EYE)
     assert trained == ["task 1", "task 2", "task 3", "task 0"]
-    TaskVectors(model, some, target, RECIPE, path=tmp_path).batch(EYE[:3, :3])
+    TaskVectors(Problem(model, some, target), RECIPE, path=tmp_path).batch(EYE[:3, :3])
     assert len(trained) == 4
 
 
 def test_vectors_of_something_else_are_refused(tmp_path):
     model, (tasks, target) = make("mlp"), data()
-    TaskVectors(model, tasks, target, RECIPE, path=tmp_path).batch(EYE)
+    TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path).batch(EYE)
     before = sorted(file.name for file in tmp_path.iterdir())
 
-    def refused(text, model=model, tasks=tasks, recipe=RECIPE, **settings):
+    def refused(text, model=model, tasks=tasks, recipe=RECIPE, params=None, **settings):
         with pytest.raises(InputError, match=text):
-            _ = TaskVectors(model, tasks, target, recipe, path=tmp_path, **settings).vectors
+            _ = TaskVectors(Problem(model, tasks, target, params=params), recipe, path=tmp_path, **settings).vectors
 
     refused("start from the weights of another model", model=make("mlp", seed=5))
     refused("start from the weights of another model", model=make("linear"))
@@ -459,7 +475,7 @@ def test_damaged_and_foreign_files_are_named(tmp_path):
     folder = tmp_path / "vectors"
 
     def again():
-        return TaskVectors(model, tasks, target, RECIPE, path=folder).vectors
+        return TaskVectors(Problem(model, tasks, target), RECIPE, path=folder).vectors
 
     again()
     file = next(folder.glob("task_1*"))
@@ -500,11 +516,11 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch, trained, error):
 
     monkeypatch.setattr(deltas, "save_file", full)
     with pytest.raises(InputError, match=r"task_2.*the disk is full. The folder has 2 task vectors, which will not"):
-        _ = TaskVectors(model, tasks, target, RECIPE, path=tmp_path).vectors
+        _ = TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path).vectors
     assert not list(tmp_path.glob("*.draft"))
     monkeypatch.undo()
-    found = TaskVectors(model, tasks, target, RECIPE, path=tmp_path, per_query=True).batch(MIXED)["loss"]
-    plain = TaskVectors(model, tasks, target, RECIPE, per_query=True).batch(MIXED)["loss"]
+    found = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, path=tmp_path).batch(MIXED)["loss"]
+    plain = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE).batch(MIXED)["loss"]
     np.testing.assert_allclose(found, plain, rtol=1e-9)
 
 
@@ -519,10 +535,10 @@ def test_a_kill_between_two_vectors_costs_the_second_only(tmp_path, trained, mon
 
     monkeypatch.setattr(DeltaFolder, "save", killed)
     with pytest.raises(KeyboardInterrupt):
-        _ = TaskVectors(model, tasks, target, RECIPE, path=tmp_path, batched=False).vectors
+        _ = TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path, batched=False).vectors
     monkeypatch.setattr(DeltaFolder, "save", original)
     del trained[:]
-    _ = TaskVectors(model, tasks, target, RECIPE, path=tmp_path, batched=False).vectors
+    _ = TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path, batched=False).vectors
     assert trained == ["task 2", "task 3"]
 
 
@@ -530,10 +546,10 @@ def test_vectors_too_large_for_memory_are_read_as_needed(tmp_path, monkeypatch):
     import whence.estimators.deltas as deltas
 
     model, (tasks, target) = make("mlp"), data()
-    plain = TaskVectors(model, tasks, target, RECIPE, per_query=True, path=tmp_path)
+    plain = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, path=tmp_path)
     expected = plain.batch(MIXED)["loss"]
     monkeypatch.setattr(deltas, "free_bytes", lambda device: 0)
-    lazy = TaskVectors(model, tasks, target, RECIPE, per_query=True, path=tmp_path)
+    lazy = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, path=tmp_path)
     assert lazy.vectors.stacked is None
     np.testing.assert_allclose(lazy.batch(MIXED)["loss"], expected, rtol=1e-9)
     here = Vectors([dict(delta) for delta in lazy.vectors.deltas], torch.device("cpu"))
@@ -547,11 +563,11 @@ def test_tasks_that_diverge_are_named_and_the_others_kept(tmp_path, trained):
     with pytest.raises(
         InputError, match=r"diverged \(NaN\) on task 3 alone: lower the learning rate, or leave the task"
     ):
-        TaskVectors(model, broken, target, RECIPE, path=tmp_path).batch(EYE)
+        TaskVectors(Problem(model, broken, target), RECIPE, path=tmp_path).batch(EYE)
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
     assert "task 3" in json.loads((tmp_path / "manifest.json").read_text())["tasks"]
     with pytest.raises(InputError, match="diverged"):
-        TaskVectors(model, broken, target, RECIPE).batch(EYE)
+        TaskVectors(Problem(model, broken, target), RECIPE).batch(EYE)
 
 
 # ---- the rest ----------------------------------------------------------------------------------------------
@@ -563,8 +579,8 @@ def test_runs_that_see_all_tasks_make_up_the_shares_of_any_subset(background, we
     """After one full step, weights are linear in the shares of the tasks: merging is exact, whatever runs saw."""
     model, (tasks, target) = make("mlp"), data()
     recipe = Recipe(steps=1, lr=0.3, optimizer="sgd", batch_size=None, weighting=weighting)
-    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, background=background)
-    true = Retrain(model, tasks, target, recipe, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), recipe, background=background)
+    true = Retrain(Problem(model, tasks, target, per_query=True), recipe)
     expected = true.batch(MIXED, np.zeros(len(MIXED), int))["loss"]
     np.testing.assert_allclose(vectors.batch(MIXED)["loss"], expected, rtol=1e-9, atol=1e-11)
 
@@ -573,7 +589,7 @@ def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
     sizes, share = np.array([30, 20, 10, 40]), 0.6
     weights = ((1 - share) * np.eye(4) + share * sizes / 100) / sizes
     recipe = Recipe(steps=400, batch_size=50)
-    drawn = np.stack(list(draw_batches(weights, np.full(4, 3), sizes, recipe, 400, alike=True)), axis=1).reshape(4, -1)
+    drawn = np.stack(list(draw_batches(weights, np.full(4, 3), sizes, recipe, 400, shared=True)), axis=1).reshape(4, -1)
     owner = np.repeat(np.arange(4), sizes)[drawn]
     for k in range(4):
         shares = np.bincount(owner[k], minlength=4) / len(owner[k])
@@ -590,8 +606,8 @@ def test_runs_that_see_all_tasks_see_the_same_examples_of_them():
 def test_outputs_of_a_linear_model_are_merged_as_its_weights(runs, weighting, batched):
     model, (tasks, target) = make("mlp")[:1], data()  # one layer
     recipe = Recipe(steps=5, lr=0.05, batch_size=7, weighting=weighting)
-    options = {"per_query": True, "metrics": ["loss", "accuracy", "margin"], "runs": runs, "batched": batched}
-    vectors = TaskVectors(model, tasks, target, recipe, scale=1.5, **options)
+    problem = Problem(model, tasks, target, per_query=True, metrics=["loss", "accuracy", "margin"])
+    vectors = TaskVectors(problem, recipe, scale=1.5, runs=runs, batched=batched)
     by_weights, by_outputs = vectors.batch(MIXED), vectors.by("outputs").batch(MIXED)
     for name, values in by_weights.items():
         np.testing.assert_allclose(by_outputs[name], values, rtol=1e-9, atol=1e-11)
@@ -619,19 +635,19 @@ def test_outputs_probabilities_and_outcomes_of_runs_are_averaged():
         "probabilities": loss(torch.einsum("mk,knc->mnc", shares, logits.softmax(-1)).log()),
         "outcomes": shares.numpy() @ loss(logits),
     }
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean")
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, weighting="task")
     for merge, values in expected.items():
         worse = pytest.warns(DataWarning, match="worse than the untrained model")  # as the mean of single runs is
         with worse if merge == "outcomes" else contextlib.nullcontext():
             found = vectors.by(merge).batch(MIXED)["loss"]
         np.testing.assert_allclose(found, values, rtol=1e-8, atol=1e-10)
-    given = TaskVectors(model, tasks, target, RECIPE, per_query=True, rule="mean", merge="probabilities")
+    given = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, merge="probabilities", weighting="task")
     np.testing.assert_allclose(given.batch(MIXED)["loss"], expected["probabilities"], rtol=1e-8, atol=1e-10)
 
 
 def test_merging_something_else_trains_nothing_again(trained):
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE)
+    vectors = TaskVectors(Problem(model, tasks, target), RECIPE)
     for estimate in (vectors, vectors.by("outputs"), vectors.by("probabilities")):
         estimate.batch(MIXED)
     assert trained == list(tasks)
@@ -640,9 +656,11 @@ def test_merging_something_else_trains_nothing_again(trained):
 def test_merged_outputs_are_tuned_and_checked_by_true_runs():
     model, (tasks, target) = make("mlp"), data()
     rows = np.array([[1.0, 1, 0, 0], [0, 1, 1, 0], [1, 0, 0, 1], [0, 1, 1, 1], [1, 1, 1, 1]])
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, merge="outputs")
     names = [f"loss[{query}]" for query in range(len(target[1]))]
-    expected = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs", scale=0.5).batch(rows)["loss"]
+    expected = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, merge="outputs", scale=0.5).batch(
+        rows
+    )["loss"]
     truth = whence.Outcomes(rows, expected, task_names=list(tasks), target_names=names)
     best = max(vectors.tuned(truth, [0.5, 2.0]).trials, key=lambda trial: trial.agreement)
     assert (best.scale, best.agreement) == (0.5, pytest.approx(1))
@@ -653,7 +671,7 @@ def test_merged_outputs_are_tuned_and_checked_by_true_runs():
 
 def test_merged_outputs_in_blocks_are_the_same(monkeypatch):
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, merge="outputs")
     whole = vectors.batch(MIXED)["loss"]
     monkeypatch.setattr(merge_module, "BLOCK_NUMBERS", 3 * len(MIXED) * CLASSES)
     np.testing.assert_allclose(vectors.batch(MIXED)["loss"], whole, rtol=1e-9)
@@ -661,17 +679,17 @@ def test_merged_outputs_in_blocks_are_the_same(monkeypatch):
 
 def test_statistics_of_merged_outputs_are_those_of_each_run():
     model, (tasks, target) = make("batch norm"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, per_query=True, merge="outputs")
-    by_weights = TaskVectors(model, tasks, target, RECIPE, per_query=True)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, merge="outputs")
+    by_weights = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE)
     np.testing.assert_allclose(vectors.batch(EYE)["loss"], by_weights.batch(EYE)["loss"], rtol=1e-8, atol=1e-10)
 
 
 def test_runs_that_leave_a_task_out_are_true_runs():
     model, (tasks, target) = make("mlp"), data()
     recipe = Recipe(steps=6, lr=0.05, batch_size=None, weighting="sample")
-    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, runs="left out")
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), recipe, runs="left out")
     without = 1 - EYE
-    expected = Retrain(model, tasks, target, recipe, per_query=True).batch(without, np.zeros(4, int))["loss"]
+    expected = Retrain(Problem(model, tasks, target, per_query=True), recipe).batch(without, np.zeros(4, int))["loss"]
     for merge in ("weights", "outputs", "outcomes"):
         np.testing.assert_allclose(vectors.by(merge).batch(without)["loss"], expected, rtol=1e-8, atol=1e-10)
     assert "each without its task" in vectors.provenance["merge"]
@@ -682,7 +700,7 @@ def test_runs_that_leave_a_task_out_are_true_runs():
 def test_runs_that_leave_a_task_out_see_batches_of_all_tasks_in_which_it_does_not_count(batched, weighting):
     model, (tasks, target) = make("mlp"), data()
     recipe = Recipe(steps=7, lr=0.1, optimizer="sgd", batch_size=12, weighting=weighting)
-    vectors = TaskVectors(model, tasks, target, recipe, per_query=True, runs="left out", batched=batched)
+    vectors = TaskVectors(Problem(model, tasks, target, per_query=True), recipe, runs="left out", batched=batched)
     inputs, labels = (torch.cat(parts) for parts in zip(*tasks.values(), strict=True))
     owner, sizes = np.repeat(np.arange(4), SIZES), np.array(SIZES)
     share = sizes / sizes.sum() if weighting == "sample" else np.full(4, 0.25)
@@ -703,50 +721,53 @@ def test_runs_that_leave_a_task_out_see_batches_of_all_tasks_in_which_it_does_no
 def test_what_cannot_be_merged_is_refused():
     model, (tasks, target) = make("mlp"), data()
     for options, message in (
-        ({"merge": "output"}, "nothing called 'output' to merge. Did you mean 'outputs'"),
+        (
+            {"merge": "output"},
+            "'merge' parameter of TaskVectors must be one of weights, outputs, .* Got 'output' instead",
+        ),
         ({"merge": "outputs", "scale": {"3.*": 2.0}}, "by parameter name are of merged weights, and not of outputs"),
         ({"merge": "probabilities", "background": 0.5}, "for runs on single tasks"),
         ({"merge": "probabilities", "runs": "left out"}, "for runs on single tasks"),
-        ({"runs": "left"}, "There are no runs 'left'. Did you mean 'left out'"),
+        ({"runs": "left"}, "'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got 'left' instead"),
         ({"runs": "left out", "background": 0.5}, "leave 'background' at 0"),
     ):
         with pytest.raises(InputError, match=message):
-            TaskVectors(model, tasks, target, RECIPE, **options)
+            TaskVectors(Problem(model, tasks, target), RECIPE, **options)
     numbers = {name: (inputs, inputs[:, :CLASSES]) for name, (inputs, _) in tasks.items()}
     with pytest.raises(InputError, match="merge outputs instead"):
-        TaskVectors(model, numbers, numbers["task 0"], RECIPE, loss="squared", merge="probabilities")
-    with pytest.raises(InputError, match="take two tasks or more"):
-        TaskVectors(model, {"a": tasks["task 0"]}, target, RECIPE, runs="left out")
+        TaskVectors(Problem(model, numbers, numbers["task 0"], loss="squared"), RECIPE, merge="probabilities")
+    with pytest.raises(InputError, match="need two tasks or more"):
+        TaskVectors(Problem(model, {"a": tasks["task 0"]}, target), RECIPE, runs="left out")
 
 
 def test_the_background_is_told_and_must_be_a_share():
     model, (tasks, target) = make("mlp"), data()
-    assert "all tasks" not in TaskVectors(model, tasks, target, RECIPE).provenance["merge"]
-    vectors = TaskVectors(model, tasks, target, RECIPE, background=0.75)
+    assert "all tasks" not in TaskVectors(Problem(model, tasks, target), RECIPE).provenance["merge"]
+    vectors = TaskVectors(Problem(model, tasks, target), RECIPE, background=0.75)
     assert "all tasks in 0.75 of each" in vectors.provenance["merge"]
     with pytest.raises(InputError, match=r"'background' share of batches must be 0 or more, and below 1\. Got 1\."):
-        TaskVectors(model, tasks, target, RECIPE, background=1)
+        TaskVectors(Problem(model, tasks, target), RECIPE, background=1)
 
 
 def test_runs_that_saw_all_tasks_are_judged_by_their_loss_on_them():
     model, (tasks, target) = make("mlp"), data()
-    vectors = TaskVectors(model, tasks, target, RECIPE, background=0.5)
+    vectors = TaskVectors(Problem(model, tasks, target), RECIPE, background=0.5)
     shares = np.array(SIZES) / sum(SIZES)
     chosen = [(0.5 * np.eye(4)[k] + 0.5 * shares) / np.array(SIZES) for k in (0, 1, 3)]
     everything = tuple(torch.cat(part) for part in zip(*tasks.values(), strict=True))
-    expected = [judged(by_hand(model, tasks, RECIPE, weights, 0, alike=True), everything).mean() for weights in chosen]
+    expected = [judged(by_hand(model, tasks, RECIPE, weights, 0, shared=True), everything).mean() for weights in chosen]
     assert vectors.loss_of_runs() == pytest.approx(np.mean(expected), rel=1e-6)
-    assert TaskVectors(model, tasks, target, RECIPE).loss_of_runs() is None
+    assert TaskVectors(Problem(model, tasks, target), RECIPE).loss_of_runs() is None
 
 
 def test_runs_on_all_tasks_that_are_too_long_to_merge_are_named():
     inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     easy = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
     recipe = Recipe(steps=300, lr=0.1, batch_size=None)
-    learned = TaskVectors(nn.Linear(4, 2), easy, (inputs, labels), recipe, background=0.5)
+    learned = TaskVectors(Problem(nn.Linear(4, 2), easy, (inputs, labels)), recipe, background=0.5)
     model, (tasks, target) = make("mlp"), data()
     assert any("The runs have learned all tasks" in told and "background=0" in told for told in learned.concerns())
-    apart = TaskVectors(model, tasks, target, RECIPE, background=0.5)
+    apart = TaskVectors(Problem(model, tasks, target), RECIPE, background=0.5)
     apart.loss_of_runs = lambda: 0.5 * apart._losses[0]
     assert any("they have drifted apart. Stop them earlier" in told for told in apart.concerns())
     apart.loss_of_runs = lambda: apart._losses[0]
@@ -756,19 +777,19 @@ def test_runs_on_all_tasks_that_are_too_long_to_merge_are_named():
 def test_vectors_that_saw_all_tasks_are_not_those_of_other_tasks(tmp_path):
     model, (tasks, target) = make("mlp"), data()
     fewer = {name: tasks[name] for name in ("task 0", "task 1", "task 2")}
-    _ = TaskVectors(model, fewer, target, RECIPE, path=tmp_path, background=0.5).vectors
+    _ = TaskVectors(Problem(model, fewer, target), RECIPE, path=tmp_path, background=0.5).vectors
     with pytest.raises(InputError, match=r"saw all tasks there were, which differ in: task 3\. Give another folder"):
-        _ = TaskVectors(model, tasks, target, RECIPE, path=tmp_path, background=0.5).vectors
+        _ = TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path, background=0.5).vectors
     with pytest.raises(InputError, match=r"were trained otherwise: background \(0\.5 there, None now\)"):
-        _ = TaskVectors(model, fewer, target, RECIPE, path=tmp_path).vectors
+        _ = TaskVectors(Problem(model, fewer, target), RECIPE, path=tmp_path).vectors
 
 
 def test_vectors_are_trained_by_workers_and_kept_one_by_one(tmp_path, trained):
     model, (tasks, target) = make("mlp"), data()
-    elsewhere = TaskVectors(model, tasks, target, RECIPE, per_query=True, path=tmp_path, batched=False)
+    elsewhere = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, path=tmp_path, batched=False)
     elsewhere.train(jobs=2, progress=False)
     assert trained == [], "not in this process"
-    here = TaskVectors(model, tasks, target, RECIPE, per_query=True, batched=False)
+    here = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, batched=False)
     np.testing.assert_allclose(elsewhere.batch(MIXED)["loss"], here.batch(MIXED)["loss"], rtol=1e-9)
     kept = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
     elsewhere.train(engine="inline", progress=False)
@@ -780,7 +801,7 @@ def test_vectors_are_trained_by_workers_and_kept_one_by_one(tmp_path, trained):
 def test_a_worker_whose_task_diverges_keeps_the_others(tmp_path):
     model, (tasks, target) = make("mlp"), data()
     broken = {**tasks, "task 3": (tasks["task 3"][0] * torch.inf, tasks["task 3"][1])}
-    vectors = TaskVectors(model, broken, target, RECIPE, path=tmp_path, batched=False)
+    vectors = TaskVectors(Problem(model, broken, target), RECIPE, path=tmp_path, batched=False)
     with pytest.warns(DataWarning, match="1 of 4"):
         vectors.train(engine="inline", progress=False)
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
@@ -789,8 +810,7 @@ def test_a_worker_whose_task_diverges_keeps_the_others(tmp_path):
 @pytest.mark.parametrize("kind", [TaskVectors, OneStep])
 def test_measured_it_is_a_table(kind):
     model, (tasks, target) = make("mlp"), data()
-    given = [model, tasks, {"a": target, "b": target}] + ([RECIPE] if kind is TaskVectors else [])
-    estimate = kind(*given, metrics=["loss", "accuracy"])
+    estimate = kind(Problem(model, tasks, {"a": target, "b": target}, metrics=["loss", "accuracy"]), RECIPE)
     runs = whence.measure(estimate, whence.Bernoulli(0.5), n=7, seed=1)
     assert runs.target_names == ("a/loss", "b/loss", "a/accuracy", "b/accuracy")
     assert runs.maximize == (False, False, True, True)
@@ -802,17 +822,17 @@ def test_measured_it_is_a_table(kind):
 
 def test_bad_input_is_refused():
     model, (tasks, target) = make("mlp"), data()
-    with pytest.raises(InputError, match="no merge rule 'average'"):
-        TaskVectors(model, tasks, target, RECIPE, rule="average")
+    with pytest.raises(InputError, match="'weighting' parameter must be 'sample' or 'task'"):
+        TaskVectors(Problem(model, tasks, target), RECIPE, weighting="average")
     with pytest.raises(InputError, match=r"'early' share of steps must be above 0 and at most 1. Got 0"):
-        TaskVectors(model, tasks, target, RECIPE, early=0)
+        TaskVectors(Problem(model, tasks, target), RECIPE, early=0)
     with pytest.raises(InputError, match="must be a finite number, or numbers by parameter name"):
-        TaskVectors(model, tasks, target, RECIPE, scale=float("nan"))
+        TaskVectors(Problem(model, tasks, target), RECIPE, scale=float("nan"))
     with pytest.raises(InputError, match=r"No trained parameter is named 'haed.\*'"):
-        TaskVectors(model, tasks, target, RECIPE, scale={"haed.*": 1.0})
-    with pytest.raises(InputError, match=r"no preconditioner 'adamw'. Did you mean 'adam'"):
-        OneStep(model, tasks, target, preconditioner="adamw")
-    vectors = TaskVectors(model, tasks, target, RECIPE)
+        TaskVectors(Problem(model, tasks, target), RECIPE, scale={"haed.*": 1.0})
+    with pytest.raises(InputError, match=r"must be a whence.Problem\(model, tasks, targets\). Got Sequential instead"):
+        OneStep(model, RECIPE)
+    vectors = TaskVectors(Problem(model, tasks, target), RECIPE)
     with pytest.raises(InputError, match="a column for each of the 4 tasks"):
         vectors.batch([[1, 0, 1, 0, 1]])
     with pytest.raises(InputError, match="no task 'task 8'"):

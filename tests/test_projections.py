@@ -2,7 +2,16 @@ import pytest
 import torch
 
 from whence.errors import InputError
-from whence.gradients.projections import CountSketch, Gaussian, Rademacher, Subspace, check_rank, flatten, split
+from whence.gradients.projections import (
+    CountSketch,
+    Gaussian,
+    Identity,
+    Rademacher,
+    Subspace,
+    check_rank,
+    flatten,
+    split,
+)
 
 LIKE = {"w": torch.zeros(5, 3), "b": torch.zeros(4)}
 KINDS = {
@@ -60,6 +69,13 @@ def test_inner_products_get_nearer_with_the_rank_as_johnson_and_lindenstrauss_sa
     # The error of an inner product of unit vectors is about 1/√rank.
     for error, rank in zip(errors, (16, 64, 256), strict=True):
         assert 0.5 < error * rank**0.5 < 2
+
+
+def test_the_identity_is_every_parameter():
+    whole = Identity(19)
+    assert torch.equal(torch.cat([whole.rows(LIKE, a, b) for a, b in ((0, 1), (1, 7), (7, 19))]), torch.eye(19))
+    gradients = torch.randn(4, 19, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(whole.project(gradients, LIKE), gradients)
 
 
 def test_flatten_and_split_are_inverse():

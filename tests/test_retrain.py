@@ -6,6 +6,7 @@ import copy
 import math
 import subprocess
 import sys
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ import torch
 from torch import nn
 
 import whence
-from whence import DataWarning, InputError, Recipe, Retrain
+from whence import DataWarning, InputError, Problem, Recipe, Retrain
+from whence.models.optimizers import SGD, AdamW
 from whence.models.sampling import draw_batches, example_shares
 
 N_TASKS, SIZES, WIDTH, CLASSES = 4, (7, 5, 9, 6), 6, 3
@@ -68,15 +70,19 @@ MODELS = {
 RECIPES = {
     "adamw": Recipe(steps=12, lr=0.03, batch_size=4, weight_decay=0.1),
     "adamw, cosine": Recipe(
-        steps=9, lr=0.05, batch_size=4, schedule="cosine", warmup=3, betas=(0.8, 0.95), eps=1e-3, weighting="task"
+        steps=9,
+        lr=0.05,
+        batch_size=4,
+        schedule="cosine",
+        warmup=3,
+        optimizer=AdamW(betas=(0.8, 0.95), eps=1e-3),
+        weighting="task",
     ),
     "sgd": Recipe(steps=12, lr=0.2, optimizer="sgd", batch_size=4),
     "sgd, nesterov": Recipe(
         steps=9,
         lr=0.1,
-        optimizer="sgd",
-        momentum=0.9,
-        nesterov=True,
+        optimizer=SGD(momentum=0.9, nesterov=True),
         weight_decay=0.01,
         schedule="linear",
         batch_size=3,
@@ -105,20 +111,14 @@ def data(kind="mlp"):
     return tasks, group(10, 99, kind)
 
 
-def by_hand(model, tasks, recipe, subset, seed, *, alike=False):
+def by_hand(model, tasks, recipe, subset, seed, *, shared=False):
     """A plain loop over batches: the copy of the model after training."""
     model = copy.deepcopy(model)
     if not subset.any():
         return model.eval()
     inputs, labels = (torch.cat(parts) for parts in zip(*tasks.values(), strict=True))
-    if recipe.optimizer == "adamw":
-        optimizer = torch.optim.AdamW(
-            model.parameters(), recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay
-        )
-    else:
-        optimizer = torch.optim.SGD(
-            model.parameters(), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay, nesterov=recipe.nesterov
-        )
+    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[recipe.update.name]
+    optimizer = kind(model.parameters(), recipe.lr, weight_decay=recipe.weight_decay, **asdict(recipe.update))
     decay = {"constant": lambda x: 1, "linear": lambda x: 1 - x, "cosine": lambda x: 0.5 + 0.5 * math.cos(math.pi * x)}
 
     def factor(t):
@@ -133,7 +133,7 @@ def by_hand(model, tasks, recipe, subset, seed, *, alike=False):
         inside = torch.nonzero(share)[:, 0]
         steps = [(inside, share[inside])] * recipe.steps
     else:
-        drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps, alike=alike)
+        drawn = draw_batches(subset[None], np.array([seed]), sizes, recipe, recipe.steps, shared=shared)
         steps = [
             (torch.from_numpy(rows[0]), torch.full((rows.shape[1],), 1 / rows.shape[1], dtype=torch.float64))
             for rows in drawn
@@ -159,7 +159,7 @@ def judged(model, target):
 @pytest.mark.parametrize("batched", [True, False])
 def test_every_recipe_is_the_plain_loop(recipe, batched):
     model, (tasks, target) = make("mlp"), data()
-    outcome = Retrain(model, tasks, target, recipe, per_query=True, batched=batched)
+    outcome = Retrain(Problem(model, tasks, target, per_query=True), recipe, batched=batched)
     expected = [judged(by_hand(model, tasks, recipe, *run), target) for run in zip(SUBSETS, SEEDS, strict=True)]
     if batched:
         found = outcome.batch(SUBSETS, SEEDS)["loss"]
@@ -172,10 +172,10 @@ def test_every_recipe_is_the_plain_loop(recipe, batched):
 def test_every_model_side_by_side_is_the_plain_loop(kind):
     model, (tasks, target) = make(kind), data(kind)
     recipe = Recipe(steps=10, lr=0.02, batch_size=5)
-    outcome = Retrain(model, tasks, target, recipe, per_query=True, batched=True)
+    outcome = Retrain(Problem(model, tasks, target, per_query=True), recipe, batched=True)
     expected = [judged(by_hand(model, tasks, recipe, *run), target) for run in zip(SUBSETS, SEEDS, strict=True)]
     np.testing.assert_allclose(outcome.batch(SUBSETS, SEEDS)["loss"], expected, rtol=1e-9, atol=1e-11)
-    alone = Retrain(model, tasks, target, recipe, per_query=True, batched=False)
+    alone = Retrain(Problem(model, tasks, target, per_query=True), recipe, batched=False)
     np.testing.assert_allclose(alone(SUBSETS[2], 4)["loss"], expected[2], rtol=1e-9, atol=1e-11)
 
 
@@ -184,8 +184,8 @@ def test_single_precision_agrees_to_single_precision():
     tasks = {name: (inputs.float(), labels) for name, (inputs, labels) in tasks.items()}
     target = (target[0].float(), target[1])
     recipe = Recipe(steps=30, lr=0.01, batch_size=8)
-    many = Retrain(model, tasks, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
-    alone = Retrain(model, tasks, target, recipe, batched=False)
+    many = Retrain(Problem(model, tasks, target), recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    alone = Retrain(Problem(model, tasks, target), recipe, batched=False)
     one_by_one = [alone(subset, seed)["loss"] for subset, seed in zip(SUBSETS, SEEDS, strict=True)]
     np.testing.assert_allclose(many, one_by_one, rtol=1e-4)
 
@@ -193,19 +193,19 @@ def test_single_precision_agrees_to_single_precision():
 @pytest.mark.parametrize("recipe", ["adamw", "full batches"])
 def test_results_depend_neither_on_chunks_nor_on_order(recipe):
     model, (tasks, target) = make("mlp"), data()
-    settings = {"recipe": RECIPES[recipe], "batched": True, "per_query": True}
-    together = Retrain(model, tasks, target, **settings).batch(SUBSETS, SEEDS)["loss"]
+    problem, settings = Problem(model, tasks, target, per_query=True), {"recipe": RECIPES[recipe], "batched": True}
+    together = Retrain(problem, **settings).batch(SUBSETS, SEEDS)["loss"]
     for size in (2, 3):
-        some = Retrain(model, tasks, target, batch_size=size, **settings).batch(SUBSETS, SEEDS)["loss"]
+        some = Retrain(problem, batch_size=size, **settings).batch(SUBSETS, SEEDS)["loss"]
         np.testing.assert_allclose(some, together, rtol=1e-9)
     order = [4, 2, 0, 3, 1]
-    shuffled = Retrain(model, tasks, target, **settings).batch(SUBSETS[order], SEEDS[order])["loss"]
+    shuffled = Retrain(problem, **settings).batch(SUBSETS[order], SEEDS[order])["loss"]
     np.testing.assert_allclose(shuffled, together[order], rtol=1e-9)
 
 
 def test_another_seed_is_another_run_and_the_same_seed_the_same():
     model, (tasks, target) = make("mlp"), data()
-    outcome = Retrain(model, tasks, target, RECIPES["adamw"])
+    outcome = Retrain(Problem(model, tasks, target), RECIPES["adamw"])
     first, again, other = outcome.batch(SUBSETS[[3, 3, 3]], [1, 1, 2])["loss"]
     assert first == again
     assert abs(first - other) > 1e-4
@@ -213,7 +213,7 @@ def test_another_seed_is_another_run_and_the_same_seed_the_same():
 
 def test_the_empty_subset_is_the_model_as_it_is():
     model, (tasks, target) = make("batch norm"), data()
-    outcome = Retrain(model, tasks, target, RECIPES["adamw"], per_query=True)
+    outcome = Retrain(Problem(model, tasks, target, per_query=True), RECIPES["adamw"])
     np.testing.assert_allclose(outcome([0, 0, 0, 0], seed=7)["loss"], judged(model.eval(), target), rtol=1e-9)
 
 
@@ -221,7 +221,7 @@ def test_the_model_that_is_given_is_not_changed_and_later_changes_to_it_do_not_m
     model, (tasks, target) = make("batch norm"), data()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for batched in (True, False):
-        outcome = Retrain(model, tasks, target, RECIPES["adamw"], batched=batched)
+        outcome = Retrain(Problem(model, tasks, target), RECIPES["adamw"], batched=batched)
         first = outcome([1, 1, 1, 1], seed=0)
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
         with torch.no_grad():
@@ -234,32 +234,32 @@ def test_a_training_that_diverges_is_nan_and_leaves_the_others_alone():
     model, (tasks, target) = make("mlp"), data()
     broken = {**tasks, "task 3": (tasks["task 3"][0] * torch.inf, tasks["task 3"][1])}
     recipe = RECIPES["adamw"]
-    found = Retrain(model, broken, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
-    expected = Retrain(model, tasks, target, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    found = Retrain(Problem(model, broken, target), recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    expected = Retrain(Problem(model, tasks, target), recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
     assert np.isnan(found).tolist() == (SUBSETS[:, 3] > 0).tolist()
     np.testing.assert_allclose(found[SUBSETS[:, 3] == 0], expected[SUBSETS[:, 3] == 0])
-    assert math.isnan(Retrain(model, broken, target, recipe, batched=False)(["task 3"], 0)["loss"])
+    assert math.isnan(Retrain(Problem(model, broken, target), recipe, batched=False)(["task 3"], 0)["loss"])
 
 
 def test_dropout_falls_back_to_one_model_at_a_time_and_says_so():
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES)).double()
     tasks, target = data()
     with pytest.warns(DataWarning, match="one at a time: the model draws random numbers in training"):
-        outcome = Retrain(model, tasks, target, RECIPES["adamw"])
+        outcome = Retrain(Problem(model, tasks, target), RECIPES["adamw"])
     assert not hasattr(outcome, "batch")
     state = torch.get_rng_state()
     assert outcome([1, 1, 1, 1], 5) == outcome([1, 1, 1, 1], 5)
     assert outcome([1, 1, 1, 1], 5) != outcome([1, 1, 1, 1], 6)
     assert torch.equal(state, torch.get_rng_state())
     with pytest.raises(InputError, match=r"cannot be run side by side: .* Give batched=False"):
-        Retrain(model, tasks, target, RECIPES["adamw"], batched=True)
+        Retrain(Problem(model, tasks, target), RECIPES["adamw"], batched=True)
 
 
 def test_full_batches_with_batch_normalisation_are_made_of_the_subset_alone():
     model, (tasks, target) = make("batch norm"), data()
     recipe = RECIPES["full batches"]
     with pytest.warns(DataWarning, match="full batches must hold the examples of one subset only"):
-        outcome = Retrain(model, tasks, target, recipe, per_query=True)
+        outcome = Retrain(Problem(model, tasks, target, per_query=True), recipe)
     expected = judged(by_hand(model, tasks, recipe, SUBSETS[0], 0), target)
     # The gradient of a bias before the norm is rounding noise, which AdamW scales up.
     np.testing.assert_allclose(outcome(SUBSETS[0], 0)["loss"], expected, rtol=1e-6, atol=1e-9)
@@ -268,15 +268,15 @@ def test_full_batches_with_batch_normalisation_are_made_of_the_subset_alone():
 def test_a_large_model_on_a_processor_is_trained_alone():
     tasks, target = data()
     model = nn.Sequential(nn.Linear(WIDTH, 30_000), nn.Linear(30_000, CLASSES)).double()
-    assert not hasattr(Retrain(model, tasks, target, RECIPES["adamw"]), "batch")
-    assert hasattr(Retrain(model, tasks, target, RECIPES["adamw"], batched=True), "batch")
+    assert not hasattr(Retrain(Problem(model, tasks, target), RECIPES["adamw"]), "batch")
+    assert hasattr(Retrain(Problem(model, tasks, target), RECIPES["adamw"], batched=True), "batch")
 
 
 def test_a_start_for_every_seed():
     tasks, target = data()
     recipe = RECIPES["sgd"]
     for init in (lambda seed: make("mlp", seed), lambda seed: dict(make("mlp", seed).named_parameters())):
-        outcome = Retrain(make("mlp"), tasks, target, recipe, init=init, per_query=True)
+        outcome = Retrain(Problem(make("mlp"), tasks, target, per_query=True), recipe, init=init)
         found = outcome.batch(SUBSETS, SEEDS)["loss"]
         for row, (subset, seed) in enumerate(zip(SUBSETS, SEEDS, strict=True)):
             expected = judged(by_hand(make("mlp", seed), tasks, recipe, subset, seed), target)
@@ -286,9 +286,9 @@ def test_a_start_for_every_seed():
 def test_a_start_that_does_not_fit_is_refused():
     tasks, target = data()
     with pytest.raises(InputError, match=r"init\(0\) returned has no '0.weight'"):
-        Retrain(make("mlp"), tasks, target, RECIPES["sgd"], init=lambda seed: {"weight": torch.zeros(2)})
+        Retrain(Problem(make("mlp"), tasks, target), RECIPES["sgd"], init=lambda seed: {"weight": torch.zeros(2)})
     with pytest.raises(InputError, match=r"must have shape \(3, 6\). Got \(3, 7\)"):
-        Retrain(make("linear"), tasks, target, RECIPES["sgd"], init=lambda seed: nn.Linear(7, CLASSES))
+        Retrain(Problem(make("linear"), tasks, target), RECIPES["sgd"], init=lambda seed: nn.Linear(7, CLASSES))
 
 
 def test_only_the_chosen_parameters_are_trained():
@@ -299,8 +299,8 @@ def test_only_the_chosen_parameters_are_trained():
         value.requires_grad_(name.startswith("3."))
     expected = judged(by_hand(frozen, tasks, recipe, SUBSETS[2], 4), target)
     for outcome in (
-        Retrain(model, tasks, target, recipe, params="3.*", per_query=True),
-        Retrain(frozen, tasks, target, recipe, per_query=True),
+        Retrain(Problem(model, tasks, target, params="3.*", per_query=True), recipe),
+        Retrain(Problem(frozen, tasks, target, per_query=True), recipe),
     ):
         np.testing.assert_allclose(outcome(SUBSETS[2], 4)["loss"], expected, rtol=1e-9, atol=1e-11)
 
@@ -308,7 +308,7 @@ def test_only_the_chosen_parameters_are_trained():
 def test_several_targets_metrics_and_directions():
     model, (tasks, target) = make("mlp"), data()
     first, second = (target[0][:4], target[1][:4]), (target[0][4:], target[1][4:])
-    outcome = Retrain(model, tasks, {"a": first, "b": second}, RECIPES["adamw"], metrics=["loss", "accuracy"])
+    outcome = Retrain(Problem(model, tasks, {"a": first, "b": second}, metrics=["loss", "accuracy"]), RECIPES["adamw"])
     found = outcome([1, 1, 1, 1], 0)
     assert list(found) == ["a/loss", "b/loss", "a/accuracy", "b/accuracy"]
     trained = by_hand(model, tasks, RECIPES["adamw"], np.ones(N_TASKS), 0)
@@ -320,7 +320,7 @@ def test_several_targets_metrics_and_directions():
 
 def test_measured_it_is_a_table():
     model, (tasks, target) = make("mlp"), data()
-    outcome = Retrain(model, tasks, target, RECIPES["adamw"], metrics=["loss", "accuracy"], batch_size=3)
+    outcome = Retrain(Problem(model, tasks, target, metrics=["loss", "accuracy"]), RECIPES["adamw"], batch_size=3)
     runs = whence.measure(outcome, whence.Bernoulli(0.5), n=7, seed=1)
     assert runs.task_names == tuple(tasks)
     assert runs.target_names == ("loss", "accuracy")
@@ -333,7 +333,7 @@ def test_measured_it_is_a_table():
 def test_it_can_be_sent_to_another_process(batched):
     cloudpickle = pytest.importorskip("cloudpickle", reason="cloudpickle is not installed")
     model, (tasks, target) = make("batch norm"), data()
-    outcome = Retrain(model, tasks, target, RECIPES["adamw"], batched=batched)
+    outcome = Retrain(Problem(model, tasks, target), RECIPES["adamw"], batched=batched)
     sent = cloudpickle.loads(cloudpickle.dumps(outcome))
     assert sent([1, 0, 1, 0], 3) == outcome([1, 0, 1, 0], 3)
     assert hasattr(sent, "batch") == batched
@@ -353,14 +353,14 @@ def test_inputs_of_several_tensors():
     tasks, target = data()
     double = {name: ({"left": 2 * x, "right": x}, y) for name, (x, y) in tasks.items()}
     plain = nn.Sequential(model.head)
-    found = Retrain(model, double, ({"left": 2 * target[0], "right": target[0]}, target[1]), RECIPES["sgd"])
-    expected = Retrain(plain, tasks, target, RECIPES["sgd"])
+    found = Retrain(Problem(model, double, ({"left": 2 * target[0], "right": target[0]}, target[1])), RECIPES["sgd"])
+    expected = Retrain(Problem(plain, tasks, target), RECIPES["sgd"])
     np.testing.assert_allclose(found.batch(SUBSETS, SEEDS)["loss"], expected.batch(SUBSETS, SEEDS)["loss"])
 
 
 def test_bad_input_is_refused_in_one_sentence():
     model, (tasks, target) = make("mlp"), data()
-    outcome = Retrain(model, tasks, target, RECIPES["sgd"])
+    outcome = Retrain(Problem(model, tasks, target), RECIPES["sgd"])
     with pytest.raises(InputError, match=r"a column for each of the 4 tasks \(task 0, .*shape \(1, 3\)"):
         outcome([1, 0, 1], 0)
     with pytest.raises(InputError, match="no task 'task 9'"):
@@ -370,11 +370,11 @@ def test_bad_input_is_refused_in_one_sentence():
     with pytest.raises(InputError, match="one seed per subset, 5 in all"):
         outcome.batch(SUBSETS, [1, 2])
     with pytest.raises(InputError, match=r"must be a torch.nn.Module. Got str"):
-        Retrain("model", tasks, target, RECIPES["sgd"])
+        Retrain(Problem("model", tasks, target), RECIPES["sgd"])
     with pytest.raises(InputError, match="Labels of the target must be from 0 to 2"):
-        Retrain(model, tasks, (target[0], target[1] + 1), RECIPES["sgd"])
+        Retrain(Problem(model, tasks, (target[0], target[1] + 1)), RECIPES["sgd"])
     with pytest.raises(InputError, match="no metric 'acuracy'"):
-        Retrain(model, tasks, target, RECIPES["sgd"], metrics="acuracy")
+        Retrain(Problem(model, tasks, target, metrics="acuracy"), RECIPES["sgd"])
 
 
 def test_without_torch_one_sentence_says_what_to_install():
@@ -386,6 +386,6 @@ def test_without_torch_one_sentence_says_what_to_install():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_graphics_card_the_result_is_the_same():
     model, (tasks, target) = make("attention"), data("attention")
-    here = Retrain(model, tasks, target, RECIPES["adamw"], batched=True).batch(SUBSETS, SEEDS)["loss"]
-    there = Retrain(model, tasks, target, RECIPES["adamw"], device="cuda").batch(SUBSETS, SEEDS)["loss"]
+    here = Retrain(Problem(model, tasks, target), RECIPES["adamw"], batched=True).batch(SUBSETS, SEEDS)["loss"]
+    there = Retrain(Problem(model, tasks, target, device="cuda"), RECIPES["adamw"]).batch(SUBSETS, SEEDS)["loss"]
     np.testing.assert_allclose(there, here, rtol=1e-5)

@@ -11,6 +11,7 @@ import torch
 from whence import InputError, Recipe
 from whence.models import memory
 from whence.models.memory import Chunks, bytes_for_backward
+from whence.models.optimizers import SGD, AdamW
 from whence.models.problem import Problem
 from whence.models.sampling import draw_batches, example_shares, task_shares
 from whence.models.training import bytes_per_model
@@ -29,17 +30,30 @@ SIZES = np.array([3, 5, 2])
         ({"steps": 3, "lr": float("nan")}, "'lr' of a recipe must be a finite number"),
         ({"steps": 3, "weight_decay": -1.0}, "'weight_decay' of a recipe must be a finite number, 0 or more"),
         ({"steps": 3, "clip": 0.0}, "'clip' of a recipe must be a finite number above 0"),
-        ({"steps": 3, "betas": (0.9, 1.0)}, "two numbers from 0 to below 1"),
         ({"steps": 3, "warmup": 4}, "not be longer than the training, 3 steps. Got 4"),
         ({"steps": 3, "optimizer": "adam"}, "no optimizer 'adam' for a recipe. Did you mean 'adamw'"),
         ({"steps": 3, "schedule": "cosin"}, "Did you mean 'cosine'"),
         ({"steps": 3, "weighting": "tasks"}, "Did you mean 'task'"),
-        ({"steps": 3, "optimizer": "sgd", "nesterov": True}, "needs momentum"),
+        ({"steps": 3, "optimizer": torch.optim.SGD}, "There are: adamw, sgd"),
     ],
 )
 def test_recipes_that_make_no_sense_are_refused(settings, text):
     with pytest.raises(InputError, match=text):
         Recipe(**settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text"),
+    [
+        (AdamW, {"betas": (0.9, 1.0)}, "two numbers from 0 to below 1"),
+        (AdamW, {"eps": -1.0}, "'eps' of AdamW must be a finite number, 0 or more"),
+        (SGD, {"nesterov": True}, "needs momentum"),
+        (SGD, {"momentum": float("nan")}, "'momentum' of SGD must be a finite number, 0 or more"),
+    ],
+)
+def test_optimizers_that_make_no_sense_are_refused(kind, options, text):
+    with pytest.raises(InputError, match=text):
+        kind(**options)
 
 
 def test_the_rate_rises_in_the_warm_up_and_falls_to_nothing():

@@ -8,9 +8,10 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from whence.errors import InputError
 from whence.gradients.linearize import Linearization
 from whence.gradients.penalty import matching_share, mean_square
-from whence.gradients.solve import solve, weights_of
+from whence.gradients.solve import solve
 from whence.models.examples import Examples
 from whence.models.losses import LOSSES
+from whence.models.sampling import task_shares, weights_of
 
 K = 4
 SUBSETS = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0.2, 0.7, 0, 1.5]], dtype=float)
@@ -30,6 +31,10 @@ def linear_of(loss, *, n=40, rank=5, dtype=torch.float64, seed=0):
     features = torch.randn(n, width, rank, dtype=dtype, generator=generator)
     outputs = torch.randn(n, width, dtype=dtype, generator=generator)
     return Linearization(outputs, features, examples, "")
+
+
+def shares_in(linear, subsets, weighting="task"):
+    return task_shares(subsets, linear.examples.sizes, weighting)
 
 
 def by_scipy(linear, weights, loss, l2):
@@ -52,7 +57,7 @@ def by_scipy(linear, weights, loss, l2):
 @pytest.mark.parametrize("l2", [1.0, 1e-2, 1e-4])
 def test_every_subset_is_solved_as_alone(name, weighting, l2):
     linear, loss = linear_of(name), LOSSES[name]
-    found = solve(linear, SUBSETS, loss, l2=l2, weighting=weighting, tol=1e-12)
+    found = solve(linear, shares_in(linear, SUBSETS, weighting), loss, l2=l2, tol=1e-12)
     weights = weights_of(SUBSETS, linear.examples.sizes, weighting)
     assert found.converged.all()
     for i, row in enumerate(weights):
@@ -64,7 +69,7 @@ def test_every_subset_is_solved_as_alone(name, weighting, l2):
 @pytest.mark.parametrize("name", sorted(LOSSES))
 def test_single_precision_reaches_the_tolerance(name):
     linear = linear_of(name, dtype=torch.float32)
-    found = solve(linear, SUBSETS, LOSSES[name], l2=1e-3)
+    found = solve(linear, shares_in(linear, SUBSETS), LOSSES[name], l2=1e-3)
     assert found.delta.dtype == torch.float32
     for i, row in enumerate(weights_of(SUBSETS, linear.examples.sizes, "task")):
         expected = by_scipy(linear, row, LOSSES[name], 1e-3)
@@ -73,14 +78,14 @@ def test_single_precision_reaches_the_tolerance(name):
 
 def test_the_empty_subset_moves_nothing():
     for name, loss in LOSSES.items():
-        found = solve(linear_of(name), SUBSETS, loss, l2=0.1)
+        found = solve(linear_of(name), shares_in(linear_of(name), SUBSETS), loss, l2=0.1)
         assert torch.equal(found.delta[3], torch.zeros(5, dtype=torch.float64))
 
 
 def test_the_squared_loss_is_ridge_regression():
     linear = linear_of("squared")
     sizes, rows = linear.examples.sizes, linear.examples.owner.numpy()
-    found = solve(linear, SUBSETS[:1], LOSSES["squared"], l2=0.3)
+    found = solve(linear, shares_in(linear, SUBSETS[:1]), LOSSES["squared"], l2=0.3)
     weight = np.repeat(weights_of(SUBSETS[:1], sizes, "task")[0][rows], 2)
     target = (linear.examples.labels - linear.outputs).numpy().ravel()
     ridge = Ridge(alpha=0.3, fit_intercept=False).fit(
@@ -92,7 +97,7 @@ def test_the_squared_loss_is_ridge_regression():
 def test_the_logistic_loss_is_logistic_regression():
     linear = linear_of("logistic")
     linear = Linearization(torch.zeros_like(linear.outputs), linear.features, linear.examples, "")
-    found = solve(linear, SUBSETS[:1], LOSSES["logistic"], l2=0.1, tol=1e-12)
+    found = solve(linear, shares_in(linear, SUBSETS[:1]), LOSSES["logistic"], l2=0.1, tol=1e-12)
     weight = weights_of(SUBSETS[:1], linear.examples.sizes, "task")[0][linear.examples.owner.numpy()]
     peer = LogisticRegression(C=10.0, fit_intercept=False, tol=1e-10, max_iter=1000)
     peer.fit(linear.features[:, 0].numpy(), linear.examples.labels.numpy(), sample_weight=weight)
@@ -102,11 +107,11 @@ def test_the_logistic_loss_is_logistic_regression():
 @pytest.mark.parametrize("held", [1, 7])
 def test_the_answer_does_not_depend_on_how_the_work_is_cut(held, monkeypatch):
     linear, loss = linear_of("cross_entropy"), LOSSES["cross_entropy"]
-    whole = solve(linear, SUBSETS, loss, l2=0.01, tol=1e-12)
+    whole = solve(linear, shares_in(linear, SUBSETS), loss, l2=0.01, tol=1e-12)
     monkeypatch.setattr("whence.gradients.linearize._BLOCK_NUMBERS", 100 * held)
     monkeypatch.setattr("whence.gradients.solve._HELD", 200 * held)
     torch.testing.assert_close(
-        solve(linear, SUBSETS, loss, l2=0.01, tol=1e-12).delta, whole.delta, rtol=1e-4, atol=1e-6
+        solve(linear, shares_in(linear, SUBSETS), loss, l2=0.01, tol=1e-12).delta, whole.delta, rtol=1e-4, atol=1e-6
     )
 
 
@@ -120,7 +125,7 @@ def separable():
 
 def test_perfectly_fitted_subsets_converge_too():
     linear, loss = separable(), LOSSES["logistic"]
-    found = solve(linear, SUBSETS, loss, l2=1e-4, max_iter=5)
+    found = solve(linear, shares_in(linear, SUBSETS), loss, l2=1e-4, max_iter=5)
     assert found.converged.all()
     for i, row in enumerate(weights_of(SUBSETS, linear.examples.sizes, "task")):
         assert found.objective[i] <= by_scipy(linear, row, loss, 1e-4).fun * (1 + 1e-4)
@@ -129,14 +134,14 @@ def test_perfectly_fitted_subsets_converge_too():
 def test_subsets_that_are_not_solved_are_named(monkeypatch):
     monkeypatch.setattr("whence.gradients.solve._NEWTON_STEPS", 1)
     with pytest.warns(ConvergenceWarning, match=r"4 of 5 subsets did not converge \(rows 0, 1, 2, 4; gap up to"):
-        found = solve(separable(), SUBSETS, LOSSES["logistic"], l2=1e-4, max_iter=1)
+        found = solve(separable(), shares_in(separable(), SUBSETS), LOSSES["logistic"], l2=1e-4, max_iter=1)
     assert found.converged.tolist() == [False, False, False, True, False]
     assert (found.gap[:3] > 1e-7).all()
 
 
 def test_certificates_are_of_the_answer():
     linear, loss = linear_of("cross_entropy"), LOSSES["cross_entropy"]
-    found = solve(linear, SUBSETS, loss, l2=0.01)
+    found = solve(linear, shares_in(linear, SUBSETS), loss, l2=0.01)
     weights = weights_of(SUBSETS, linear.examples.sizes, "task")
     for i in range(len(SUBSETS)):
         z = found.delta[i].clone().requires_grad_()
@@ -151,14 +156,14 @@ def test_certificates_are_of_the_answer():
 
 def test_penalties_that_leave_no_best_update_are_refused():
     with pytest.raises(InputError, match="'l2' penalty must be positive"):
-        solve(linear_of("squared"), SUBSETS, LOSSES["squared"], l2=0.0)
-    with pytest.raises(InputError, match="'task' or 'sample'"):
-        solve(linear_of("squared"), SUBSETS, LOSSES["squared"], l2=1.0, weighting="equal")
+        solve(linear_of("squared"), shares_in(linear_of("squared"), SUBSETS), LOSSES["squared"], l2=0.0)
+    with pytest.raises(InputError, match="'sample' or 'task'"):
+        shares_in(linear_of("squared"), SUBSETS, "equal")
 
 
 def test_the_matching_penalty_gives_the_wanted_loss():
     linear, loss = linear_of("cross_entropy"), LOSSES["cross_entropy"]
-    everything = np.ones((1, K))
+    everything = np.full((1, K), 1 / K)
     found = solve(linear, everything, loss, l2=0.02 * mean_square(linear))
     wanted = float(found.objective[0]) - 0.01 * mean_square(linear) * float(found.delta.square().sum())
     assert matching_share(linear, everything, loss, wanted) == pytest.approx(0.02, rel=0.1)

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from whence.estimators.refit import Refit as Refit
     from whence.estimators.retrain import Retrain as Retrain
     from whence.evaluation import lds as lds
+    from whence.gradients.linearize import Features as Features
     from whence.measuring import measure as measure
+    from whence.models.problem import Problem as Problem
     from whence.models.recipe import Recipe as Recipe
     from whence.outcomes import Outcomes as Outcomes
     from whence.outcomes import read_outcomes as read_outcomes
@@ -71,6 +73,7 @@ _HOME = {
     "CombinedSurrogate": "surrogates.combined",
     "DataWarning": "errors",
     "Exhaustive": "designs",
+    "Features": "gradients.linearize",
     "FixedSize": "designs",
     "GradEx": "estimators.gradex",
     "InputError": "errors",
@@ -80,6 +83,7 @@ _HOME = {
     "Model": "surrogates.choose",
     "OneStep": "estimators.onestep",
     "Outcomes": "outcomes",
+    "Problem": "models.problem",
     "Recipe": "models.recipe",
     "Refit": "estimators.refit",
     "Retrain": "estimators.retrain",

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError, did_you_mean
+from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params
@@ -102,8 +102,8 @@ class Curvature:
         def gauss_newton(vector: Params) -> Params:
             at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
             root = self.loss.root(at, labels)
-            bent = (root @ (root.mT @ moved[..., None]))[..., 0]
-            back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * bent)[0]
+            curved = (root @ (root.mT @ moved[..., None]))[..., 0]
+            back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * curved)[0]
             return back
 
         return torch.func.vmap(hessian if self.kind == "hessian" else gauss_newton)(vectors)

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from whence.baselines.curvature import Curvature
-from whence.baselines.slopes import ROWS, differentiable
 from whence.errors import InputError
 from whence.gradients.factored import LINEAR, Kronecker, Layers, by_feature, patches, positions_of
+from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, split
 from whence.models.examples import Inputs
 from whence.models.functional import Params
@@ -56,13 +56,13 @@ class Sides:
 Batches = Iterator[tuple[dict[Block, Sides], Tensor]]  # sides of every block, and the weights (b,) of the examples
 
 
-def ekfac_solve(bend: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
+def ekfac_solve(curvature: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
     """Inverse of the factorisation of a curvature, with its shift, applied to each row of ``right`` (r, d).
 
     Parameters
     ----------
-    bend : Curvature
-        Which curvature; of either kind it is the Gauss–Newton matrix that is factorised.
+    curvature : Curvature
+        Of either kind; it is the Gauss–Newton matrix that is factorised.
     right : tensor of shape (r, d)
     seed : int
         Of the random combinations, where there are many outputs.
@@ -74,33 +74,33 @@ def ekfac_solve(bend: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
     >>> from whence.models.losses import Squared
     >>> data = Examples.of((torch.tensor([[1.0], [3.0]]), torch.zeros(2)))
     >>> point = functional(nn.Linear(1, 1, bias=False))  # the mean of 1² and 3² is 5
-    >>> bend = Curvature(point, Squared(), data, torch.full((2,), 0.5), shift=5.0)
-    >>> ekfac_solve(bend, torch.ones(1, 1))
+    >>> curvature = Curvature(point, Squared(), data, torch.full((2,), 0.5), shift=5.0)
+    >>> ekfac_solve(curvature, torch.ones(1, 1))
     tensor([[0.1000]])
     """
-    examples, params = bend.examples, bend.params
+    examples, params = curvature.examples, curvature.params
     generator = torch.Generator().manual_seed(seed)
     with differentiable():
         try:
-            layers = Layers.checked(bend.output_fn, params, Kronecker(4, 0), examples.rows(slice(0, 3))[0])
+            layers = Layers.checked(curvature.output_fn, params, Kronecker(4, 0), examples.rows(slice(0, 3))[0])
             blocks = _blocks(layers)
         except InputError as error:
             raise InputError(
-                f'There is no EK-FAC of this model: use solver="cg" with curvature="gauss_newton". ({error})'
+                f'There is no EK-FAC of this model: use solver=CG() with curvature="gauss_newton". ({error})'
             ) from None
 
         def batches(what: str) -> Batches:
             for rows in track(list(examples.blocks(ROWS)), f"{what} of EK-FAC"):
                 inputs, labels = examples.rows(rows)
-                yield _sides(layers, blocks, bend.loss, inputs, labels, generator), bend.weights[rows]
+                yield _sides(layers, blocks, curvature.loss, inputs, labels, generator), curvature.weights[rows]
 
         bases = _bases(batches("factors"))
         values = _eigenvalues(batches("eigenvalues"), bases, params)
     given = split(right, params)
     # Layers that the model never comes to have no curvature of their own.
-    solved = {name: part * (1 / bend.shift if bend.shift else 0.0) for name, part in given.items()}
+    solved = {name: part * (1 / curvature.shift if curvature.shift else 0.0) for name, part in given.items()}
     for block, found in values.items():
-        total = found + bend.shift
+        total = found + curvature.shift
         # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
         least = float(total.max()) * torch.finfo(total.dtype).eps
         inverse = torch.where(total > least, 1 / total, 0.0)

@@ -52,11 +52,11 @@ def conjugate_gradients(product: Product, right: Tensor, *, tol: float, max_step
     going, indefinite, steps = squared > 0, False, 0
     while steps < max_steps and bool(going.any()):
         moved = product(direction)
-        bend = (direction * moved).sum(1)
-        flat = going & (bend <= 0)
+        curvature = (direction * moved).sum(1)
+        flat = going & (curvature <= 0)
         if bool(flat.any()):
             indefinite, going = True, going & ~flat
-        length = torch.where(going, squared / torch.where(going, bend, 1.0), 0.0)
+        length = torch.where(going, squared / torch.where(going, curvature, 1.0), 0.0)
         x += length[:, None] * direction
         rest -= length[:, None] * moved
         new = rest.square().sum(1)

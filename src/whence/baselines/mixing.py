@@ -7,9 +7,8 @@ a chain that drifts disagrees with itself.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from whence.arrays import Floats
 
 
 def r_hat(draws: Floats) -> Floats:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from whence.errors import InputError, some_of
 from whence.measuring.values import flatten_batch
 from whence.models.problem import Problem
 from whence.models.sampling import task_shares
+from whence.models.stack import Stack
 from whence.surrogates.additive import AdditiveSurrogate
 
 if TYPE_CHECKING:
@@ -68,7 +70,8 @@ def scores_of(
             f"The scores that {method} found for {some_of(wrong, 3)} are not finite: check the model's losses on these "
             "tasks and on the targets, and give more damping where the method has it."
         )
-    now = problem.outcomes(problem.started(1))
+    stack = Stack(problem.on_loss(), batched=False)
+    now = stack.outcomes(stack.start(1))
     names, level = flatten_batch(now, 1)
     spread = None if std is None else std.double().cpu().numpy()
     made = Scores.from_coefficients(values, np.array(level[0]) - values.sum(axis=0), spread)
@@ -81,7 +84,7 @@ def shares_of(problem: Problem, weighting: str) -> Tensor:
     """Share of each task in the loss that training minimises, (K,), adding up to one."""
     everything = np.ones((1, len(problem.task_names)))
     shares = task_shares(everything, problem.tasks.sizes, weighting)[0]
-    return problem.start[problem.trained[0]].new_tensor(shares)
+    return torch.from_numpy(shares).to(problem.device, problem.precision)
 
 
 def pulls(gradients: Tensor, shares: Tensor, *, normalized: bool) -> Tensor:
@@ -93,7 +96,6 @@ def pulls(gradients: Tensor, shares: Tensor, *, normalized: bool) -> Tensor:
 
     Examples
     --------
-    >>> import torch
     >>> pulls(torch.tensor([[1.0], [3.0]]), torch.tensor([0.5, 0.5]), normalized=True)
     tensor([[-0.5000],
             [ 0.5000]])

@@ -18,19 +18,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence.baselines.curvature import Curvature
-from whence.baselines.influence import EXACT, example_weights, examples_to_bend
+from whence.baselines.influence import EXACT, curvature_examples, example_weights
 from whence.baselines.krylov import lanczos
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
-from whence.baselines.slopes import n_targets, target_gradients, target_products, task_gradients
 from whence.baselines.tracin import check_rates
 from whence.errors import InputError
+from whence.gradients.groups import n_targets, target_gradients, target_products, task_gradients
 from whence.gradients.projections import n_params
-from whence.models.examples import Given
-from whence.models.functional import Filter
-from whence.models.losses import Loss
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem
 from whence.progress import track
@@ -39,31 +36,25 @@ Apply = Callable[[Tensor], tuple[Tensor, Tensor]]  # vectors → φ(H) and S app
 
 
 def source_scores(
-    model: nn.Module,
-    tasks: Given,
-    targets: Given,
+    problem: Problem,
     *,
     segments: Sequence[Sequence[Checkpoint]],
     learning_rates: Sequence[float],
     steps: Sequence[int],
-    loss: str | Loss = "cross_entropy",
-    per_query: bool = False,
-    params: Filter = None,
     curvature: str = "gauss_newton",
     l2: float = 0.0,
-    weighting: str = "task",
+    weighting: str = "sample",
     normalized: bool = True,
     rank: int = 32,
     examples: int | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
 ) -> Scores:
     """SOURCE score of every task for the loss of every target, as an additive surrogate.
 
     Parameters
     ----------
-    model, tasks, targets, loss, per_query, params, weighting, normalized, seed, device
-        As `whence.baselines` has them.
+    problem, weighting, normalized, seed
+        As in `whence.baselines`.
     segments : sequence of sequences of modules or state dicts
         The checkpoints of each segment, in the order of training.
     learning_rates : sequence of float
@@ -77,8 +68,8 @@ def source_scores(
     rank : int
         Size of the Krylov space that functions of the curvature are computed in, for models that are not small.
     examples : int, optional
-        So many of each task, drawn at random, that the curvature is taken from; all where not given. Gradients are
-        always those of all.
+        Examples of each task, drawn at random, that the curvature is taken from; by default all. Gradients are always
+        those of all.
 
     Returns
     -------
@@ -87,17 +78,13 @@ def source_scores(
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> found = source_scores(
-    ...     model, tasks, tasks["high"], loss="squared", segments=[[model]], learning_rates=[0.1], steps=[10_000]
-    ... )
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(model.weight)
+    >>> problem = Problem(model, tasks, tasks["high"], loss="squared")
+    >>> found = source_scores(problem, segments=[[model]], learning_rates=[0.1], steps=[10_000])
     >>> found.coef_.ravel().round(3)  # after so many steps: the influence function
     array([ 0.5, -0.5])
     """
-    problem = Problem(
-        model, tasks, targets, loss=loss, per_query=per_query, params=params, device=device, batched=False
-    )
     parts = [list(part) for part in segments]
     if not parts or not all(parts):
         raise InputError("The 'segments' of SOURCE must be lists of checkpoints, none of them empty: [[a, b], [c]].")
@@ -105,10 +92,10 @@ def source_scores(
     lengths = np.asarray(steps)
     if lengths.shape != (len(parts),) or lengths.dtype.kind not in "iu" or (lengths < 1).any():
         raise InputError(f"The 'steps' of SOURCE must be a whole number above 0 for each segment. Got {steps!r}.")
-    shares = shares_of(problem, weighting)
-    some = examples_to_bend(problem, examples, seed)
-    weights = example_weights(some, shares)
     (end,) = points_of(problem, [])
+    shares = shares_of(problem, weighting)
+    some = curvature_examples(problem, examples, seed)
+    weights = example_weights(some, shares)
     order = list(zip(parts, rates, lengths.tolist(), strict=True))
     # Functions of the curvature go either to the targets' gradients, carried backwards, or to the tasks' and to what
     # earlier segments have pushed, carried forwards: whichever are fewer vectors.
@@ -117,10 +104,10 @@ def source_scores(
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
     for checkpoints, rate, length in track(order if forwards else order[::-1], "segments"):
         points = points_of(problem, checkpoints)
-        bends = [Curvature(point, problem.loss, some, weights, curvature, l2) for point in points]
+        curvatures = [Curvature(point, problem.loss, some, weights, curvature, l2) for point in points]
         gradients = torch.stack([task_gradients(problem, point) for point in points]).mean(0)
         pull = pulls(gradients, shares, normalized=normalized)
-        apply = _segment(bends, rate * length, rank)
+        apply = _segment(curvatures, rate * length, rank)
         if forwards:
             reached, kept = apply(torch.cat([pull, carried]))
             carried = reached[: len(pull)] + kept[len(pull) :]
@@ -137,7 +124,7 @@ def source_scores(
     return scores_of(problem, coef, "SOURCE", diagnostics={"segments": len(parts)})
 
 
-def _segment(bends: list[Curvature], time: float, rank: int) -> Apply:
+def _segment(curvatures: list[Curvature], time: float, rank: int) -> Apply:
     """Functions φ(H) and exp(−time H) of the mean curvature, applied to vectors."""
 
     def reach(values: Tensor) -> Tensor:
@@ -147,8 +134,8 @@ def _segment(bends: list[Curvature], time: float, rank: int) -> Apply:
     def stay(values: Tensor) -> Tensor:
         return torch.exp(-time * values.double())
 
-    if bends[0].size <= EXACT:
-        values, basis = torch.linalg.eigh(sum(bend.matrix() for bend in bends) / len(bends))
+    if curvatures[0].size <= EXACT:
+        values, basis = torch.linalg.eigh(sum(one.matrix() for one in curvatures) / len(curvatures))
 
         def exact(vectors: Tensor) -> tuple[Tensor, Tensor]:
             turned = vectors.double() @ basis
@@ -157,7 +144,7 @@ def _segment(bends: list[Curvature], time: float, rank: int) -> Apply:
         return exact
 
     def mean(vectors: Tensor) -> Tensor:
-        total: Tensor = sum(bend(vectors) for bend in bends) / len(bends)  # type: ignore[assignment]
+        total: Tensor = sum(one(vectors) for one in curvatures) / len(curvatures)  # type: ignore[assignment]
         return total
 
     def krylov(vectors: Tensor) -> tuple[Tensor, Tensor]:

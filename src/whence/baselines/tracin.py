@@ -11,51 +11,43 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence.baselines.scores import Scores, pulls, scores_of, shares_of
-from whence.baselines.slopes import target_gradients, target_products, task_gradients
 from whence.errors import InputError, counted
+from whence.gradients.groups import target_gradients, target_products, task_gradients
 from whence.gradients.projections import CountSketch, check_rank, flatten
-from whence.models.examples import Given
-from whence.models.functional import Filter, Params
-from whence.models.losses import Loss
+from whence.models.functional import Params
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem
 from whence.progress import track
 
 
 def tracin_scores(
-    model: nn.Module,
-    tasks: Given,
-    targets: Given,
+    problem: Problem,
     *,
     learning_rates: Sequence[float],
     checkpoints: Sequence[Checkpoint] = (),
-    loss: str | Loss = "cross_entropy",
-    per_query: bool = False,
-    params: Filter = None,
-    weighting: str = "task",
+    weighting: str = "sample",
     normalized: bool = False,
     rank: int | None = None,
     seed: int = 0,
-    device: torch.device | str | None = None,
 ) -> Scores:
     """Sum over checkpoints of −η p_k ∇ℓ_k · ∇F, as an additive surrogate.
 
     Parameters
     ----------
-    model, tasks, targets, loss, per_query, params, weighting, seed, device
-        As `whence.baselines` has them.
+    problem, weighting, seed
+        As in `whence.baselines`.
     learning_rates : sequence of float
         For each checkpoint, the sum of the learning rates of the steps that it stands for.
     checkpoints : sequence of modules or state dicts
-        The model itself where none are given.
+        By default the model itself.
     normalized : bool
         Whether a task that is left out leaves its weight to the others: then scores are differences from the mean task.
-        The published score does not ask.
+        The published score does not do so.
     rank : int, optional
-        Sketch gradients to so many numbers, where those of all tasks and targets do not fit into memory.
+        Sketch gradients to so many numbers, if those of all tasks and targets do not fit into memory.
 
     Returns
     -------
@@ -64,14 +56,12 @@ def tracin_scores(
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> tracin_scores(model, tasks, tasks["high"], loss="squared", learning_rates=[0.1]).coef_.ravel().round(3)
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(model.weight)
+    >>> problem = Problem(model, tasks, tasks["high"], loss="squared")
+    >>> tracin_scores(problem, learning_rates=[0.1]).coef_.ravel().round(3)
     array([ 0.05, -0.05])
     """
-    problem = Problem(
-        model, tasks, targets, loss=loss, per_query=per_query, params=params, device=device, batched=False
-    )
     points = points_of(problem, checkpoints)
     rates = check_rates(learning_rates, len(points), "checkpoint")
     shares = shares_of(problem, weighting)

@@ -13,49 +13,49 @@ averaged over checkpoints and projections. The curvature of the loss by the marg
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from whence.baselines.scores import Scores, scores_of, shares_of
 from whence.errors import DataWarning, InputError
-from whence.estimators.gradex import GradEx
-from whence.gradients.linearize import Linearization
-from whence.models.examples import Given
-from whence.models.functional import Filter
-from whence.models.losses import Loss, Squared, loss_named
+from whence.estimators.gradex import USUAL, GradEx
+from whence.gradients.factored import Kronecker
+from whence.gradients.linearize import Features, Linearization
+from whence.gradients.projections import Projection
+from whence.models.losses import Loss, Squared
+from whence.models.points import Checkpoint
+from whence.models.problem import Problem, as_problem
 
 
 def trak_scores(
-    model: nn.Module,
-    tasks: Given,
-    targets: Given,
+    problem: Problem,
+    rank: int = 512,
     *,
-    loss: str | Loss = "cross_entropy",
-    per_query: bool = False,
-    params: Filter = None,
     kernel: str = "samples",
     l2: float = 0.0,
-    weighting: str = "task",
+    weighting: str = "sample",
+    projection: str | Projection | Kronecker = "auto",
+    checkpoints: Sequence[Checkpoint] = (),
+    n_projections: int = 1,
+    features: Features = USUAL,
     seed: int = 0,
-    device: torch.device | str | None = None,
-    **features: Any,
 ) -> Scores:
     """TRAK score of every task for the loss of every target, as an additive surrogate.
 
     Parameters
     ----------
-    model, tasks, targets, loss, per_query, params, weighting, seed, device
-        As `whence.baselines` has them.
+    problem, weighting, seed
+        As in `whence.baselines`.
+    rank, projection, checkpoints, n_projections, features
+        How the model is linearised, as for `whence.GradEx`. A folder that GradEx filled with the same settings and
+        ``of="margin"`` is used again.
     kernel : {"samples", "tasks"}
         Whose features ΦᵀWΦ is made of: those of all examples, as in TRAK, or the K means over tasks, as in the paper.
     l2 : float
-        Penalty λ, as a share of the mean eigenvalue; directions without features count nothing where it is 0.
+        Penalty λ, as a share of the mean eigenvalue; directions without features count nothing if it is 0.
         With nearly as many directions as examples, 1.0 predicts true runs far better than the published 0.
-    **features
-        How the model is linearised, as `whence.GradEx` takes it: rank, projection, route, checkpoints, n_projections,
-        examples, store, precision. A folder that GradEx filled with these settings and ``of="margin"`` is taken up.
 
     Returns
     -------
@@ -64,29 +64,28 @@ def trak_scores(
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
-    >>> model = nn.Linear(1, 1, bias=False)
-    >>> _ = nn.init.ones_(model.weight)
-    >>> trak_scores(model, tasks, tasks["high"], loss="squared", rank=1).coef_.ravel().round(3)
+    >>> model = torch.nn.Linear(1, 1, bias=False)
+    >>> _ = torch.nn.init.ones_(model.weight)
+    >>> trak_scores(Problem(model, tasks, tasks["high"], loss="squared"), rank=1).coef_.ravel().round(3)
     array([ 0.5, -0.5])
     """
     if kernel not in ("samples", "tasks"):
         raise InputError(f"The 'kernel' of TRAK must be 'samples' or 'tasks'. Got {kernel!r}.")
-    of = "outputs" if isinstance(loss_named(loss), Squared) else "margin"
+    problem = as_problem(problem).on_loss()
+    of = "outputs" if isinstance(problem.loss, Squared) else "margin"
     gradex = GradEx(
-        model, tasks, targets, loss=loss, per_query=per_query, params=params, of=of, weighting=weighting, seed=seed,
-        device=device, **features,
+        problem, rank, of=of, weighting=weighting, projection=projection, checkpoints=checkpoints,
+        n_projections=n_projections, features=features, seed=seed,
     )  # fmt: skip
-    problem = gradex.problem
     with warnings.catch_warnings():
         # GradEx needs a point from which there is something to learn; TRAK one at which it has been learned.
         warnings.filterwarnings("ignore", ".*has learned the tasks already", DataWarning)
         members = gradex.members
     shares = shares_of(problem, weighting).double()
-    owner = torch.arange(len(problem.targets), device=problem.device) if per_query else problem.targets.owner
     coef = torch.zeros((), dtype=torch.float64, device=problem.device)
     for member in members:
         gradients, means = _means(member.tasks, member.tasks.examples.owner, gradex.loss)
-        left, _ = _means(member.targets, owner, gradex.loss)
+        left, _ = _means(member.targets, problem.query_owner, gradex.loss)
         if kernel == "tasks":
             # Slope and feature are averaged each for itself.
             slopes = _mean_slopes(member.tasks, gradex.loss)

@@ -16,19 +16,16 @@ from whence.cli import arguments as args
 from whence.cli.console import Page, Row, Terminal, command, politely, remark, table, title, to_json
 from whence.cli.measure import design_of
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, checked_problem, make_estimator, prices, recommend, workload
+from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
 
 if TYPE_CHECKING:
-    from whence.estimators.ladder import Workload
     from whence.measuring.ledger import Ledger
     from whence.measuring.plan import Plan
 
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
 
-ProblemFunction = Annotated[
-    str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem, a mapping.")
-]
+ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="How (else: show what each costs).")]
 Folder = Annotated[
     Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")
@@ -62,11 +59,10 @@ def estimate(
 ) -> None:
     """Estimate many subsets of a PyTorch model without training on each.
 
-    The function returns a mapping: model (an nn.Module at its start), tasks ({name: (inputs, labels)}), targets
-    ((inputs, labels), or several by name), recipe (a whence.Recipe; not needed by one-step and gradex), and if need be
-    loss, metrics, per_query, params, device, or options of a method as in {"gradex": {"rank": 1024}}.
+    The function returns a whence.Problem(model, tasks, targets); to train, also how, a whence.Recipe: (problem,
+    recipe); and if need be options of methods: (problem, recipe, {"gradex": {"rank": 1024}}).
 
-    Each method is an outcome function. What they cost, in passes of one example through the model (backward: two
+    Each method is an outcome function. What they do, in passes of one example through the model (backward: two
     more), for N examples of K tasks, Q queries, C outputs and runs of R examples:
 
     one-step: 3 N and a search for the length of the step, then Q + K for each subset. For short fine-tuning.
@@ -75,12 +71,13 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
-    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With {"merge":
-    {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
+    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
+    {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
 
     retrain: 3 R + Q for each subset. True, up to the noise of a seed.
 
-    Without --method, these prices are shown for the problem at hand, and one is recommended. With a few true runs
+    Without --method, a few seconds of each are timed on this machine, the prices shown, and one is recommended by its
+    price and by what is known of how near it comes to true runs. With a few true runs
     (--truth), the estimator is tuned and says whether to trust it. Then fuse both:
     whence fit true/ --estimates cheap/
     """
@@ -89,7 +86,7 @@ def estimate(
         with redirect_stdout(sys.stderr):
             given = _problem(problem)
             if method is None:
-                document, page = _prices(problem, workload(given), n, budget)
+                document, page = _prices(problem, given, n, budget)
             else:
                 document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed)
         if as_json:
@@ -100,7 +97,7 @@ def estimate(
             raise typer.Exit(1)
 
 
-def _problem(text: str) -> dict[str, Any]:
+def _problem(text: str) -> Setup:
     """What the user's function returns."""
     from whence.measuring.functions import load_function
     from whence.measuring.rows import brief
@@ -108,7 +105,7 @@ def _problem(text: str) -> dict[str, Any]:
     found = load_function(text)[0]
     function = getattr(found, "function", found)
     try:
-        return checked_problem(function() if callable(function) else function)
+        return Setup.of(function() if callable(function) else function)
     except InputError as error:
         raise InputError(f"{text}: {error}") from error
     except Exception as error:
@@ -118,37 +115,45 @@ def _problem(text: str) -> dict[str, Any]:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, work: "Workload", n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
-    found = prices(work)
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
+    from whence.estimators.probes import probe
+
+    work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
-    method, why = recommend(work, n, budget)
+    found = probe(given, n)
+    method, why = recommend(found, work, n, budget)
     run = found["retrain"].each if "retrain" in found else None
     rows: list[Row] = []
     for name, price in found.items():
         total = price.total(n)
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
-        cells = [_short(price.once), _short(price.each), _short(total), in_runs, _memory(price.bytes)]
-        rows.append([name, *cells, METHODS[name], mark])
+        cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
+        expected = "" if name == "retrain" else f"{work.expected(name):.2f}"
+        rows.append([name, *cells, expected, METHODS[name], mark])
     document = {
         "n": n,
         "problem": vars(work),
-        "prices": [{**vars(price), "total": price.total(n)} for price in found.values()],
+        "prices": [
+            {**vars(price), "total": price.total(n), "expected_lds": work.expected(name)}
+            for name, price in found.items()
+        ],
         "recommended": method,
         "why": why,
     }
+    linear = "The model is linear in them." if work.linear else "The model is not linear in them."
     about = (
         f"{work.n_tasks} tasks, {work.n_examples:,} examples; {work.n_queries:,} queries; "
-        f"{work.n_trained:,} of {work.n_params:,} parameters are trained."
+        f"{work.n_trained:,} of {work.n_params:,} parameters are trained. {linear}"
     )
     next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {n} -o {_folder(method)}/"
-    columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "trust it for", ""]
+    columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "LDS", "trust it for", ""]
     return document, [
         Text(about),
-        title(f"What {n} subsets cost, in forward-equivalents"),
+        title(f"What {n} subsets cost on this machine"),
         table(columns, rows, left=["trust it for", ""]),
-        remark("forward-equivalent: one example through the model once; a backward pass is two more"),
-        remark("true runs: the same price, in trainings on one subset"),
+        remark("from timing a little of each; true runs: the same price, in trainings on one subset"),
+        remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
         command(next_step),
     ]
@@ -163,27 +168,28 @@ def _folder(method: str) -> str:
     return "true" if method == "retrain" else "cheap"
 
 
-def _short(value: float) -> str:
-    """A price in a few characters.
+def _duration(seconds: float) -> str:
+    """Seconds in a few characters.
 
-    >>> [_short(value) for value in (0, 950, 12_345, 4.2e9)]
-    ['0', '950', '12.3k', '4.2G']
+    >>> [_duration(value) for value in (0, 0.0123, 12.3, 754, 9000)]
+    ['0 s', '0.012 s', '12 s', '13 min', '2.5 h']
     """
-    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
+    if seconds >= 3600:
+        return f"{seconds / 3600:.2g} h"
+    return f"{seconds / 60:.2g} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
 def _memory(value: float) -> str:
-    return f"{_short(value)}B" if value else "–"
+    from whence.gradients.store import size_in_words
+
+    return size_in_words(value) if value else "–"
 
 
 # ---- estimates -------------------------------------------------------------------------------------------
 
 
 def _estimates(
-    given: dict[str, Any], method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
+    given: Setup, method: str, design: str, n: int | None, output: Path | None, truth: Path | None, seed: int
 ) -> tuple[dict[str, Any], Page]:
     from whence.measuring.loop import Workers, carry_out
     from whence.measuring.plan import make_plan

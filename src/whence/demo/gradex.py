@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 import whence
+from whence.arrays import Floats
 from whence.cli.console import Page, Row, number, remark, table, title
 
-Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]
 L2 = 1 / 150  # the penalty of the trained models, for a subset of usual size
 
@@ -43,17 +43,9 @@ def estimate(
     for value in model.parameters():
         torch.nn.init.zeros_(value)
     began = time.perf_counter()
-    gradex = whence.GradEx(
-        model,
-        {name: tensors(groups[name]) for name in truth.task_names},
-        tensors(test),
-        loss="logistic",
-        metrics="accuracy",
-        projection="gaussian",
-        rank=65,
-        l2=L2,
-        weighting="sample",
-    )
+    tasks = {name: tensors(groups[name]) for name in truth.task_names}
+    problem = whence.Problem(model, tasks, tensors(test), loss="logistic", metrics="accuracy")
+    gradex = whence.GradEx(problem, rank=65, l2=L2, projection="gaussian")
     found = gradex.batch(truth.subsets)["accuracy"]
     seconds = time.perf_counter() - began
     return Estimated(float(whence.lds(found, truth).mean), seconds, seconds_trained, truth.n_runs)

@@ -1,4 +1,4 @@
-"""What speaks against merging: failures that the vectors and the tasks' own examples give away, without a true run."""
+"""Signs that a merge is not to be trusted, from the vectors and the tasks' own examples, without a true run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEARNED = 0.02  # of the loss of the untrained model, below which runs on all ta
 APART = 1.2  # times the loss of single runs on all tasks, from which their merge has left the place where they are
 WORSE = 1.02  # times the loss of the untrained model, from which a task counts as worse off
 SHORTER = "Stop them earlier, or train each on its own task alone (background=0)."
-FEW = 0.25  # share of the tasks that moves a row, below which averaging waters it down
+FEW = 0.25  # share of the tasks that moves a row, below which averaging dilutes it
 
 
 def concerns(merged: Merged) -> list[str]:
@@ -25,10 +25,10 @@ def concerns(merged: Merged) -> list[str]:
     --------
     >>> import torch
     >>> from torch import nn
-    >>> from whence.estimators.merge import Recipe, TaskVectors
+    >>> from whence import Problem, Recipe, TaskVectors
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"right": (inputs, labels), "wrong": (inputs[:1], 1 - labels[:1])}
-    >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=60, lr=0.1))
+    >>> vectors = TaskVectors(Problem(nn.Linear(4, 2), tasks, (inputs, labels)), Recipe(steps=60, lr=0.1))
     >>> concerns(vectors)[0]
     'On 1 of 2 tasks (wrong), the merge of all is worse than the untrained model: their vectors interfere.'
     """
@@ -88,7 +88,7 @@ def _moved_by_few(vectors: Vectors, names: tuple[str, ...]) -> list[str]:
     """Matrices of which most of the movement is in rows that few tasks move.
 
     Of the lengths r_k of a row's movement by each of K tasks, (Σ r)² / (K Σ r²) is the share of tasks that move it: 1/K
-    where one does, and 1 where all do alike.
+    where one does, and 1 where all do equally.
     """
     few = []
     for name in names if len(vectors) > 2 else ():

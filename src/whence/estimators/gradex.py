@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
@@ -24,31 +24,32 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
+from torch import Tensor
 
+from whence.arrays import Floats
 from whence.errors import DataWarning, InputError, did_you_mean
-from whence.estimators.subsets import Floats, as_subset, as_subsets
+from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
-from whence.gradients.factored import Kronecker
-from whence.gradients.linearize import Linearization, linearize, n_outputs
+from whence.gradients.factored import Kronecker, Layers
+from whence.gradients.linearize import Features, Linearization, linearize, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
-from whence.gradients.projections import PROJECTIONS, Projection, Subspace, check_rank, flatten
+from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
 from whence.gradients.routes import cheapest_projection, passes
 from whence.gradients.solve import Solution, solve
-from whence.models.examples import Given
-from whence.models.functional import Filter, Params
+from whence.models.functional import Params
 from whence.models.losses import Logistic, Loss, Squared, metrics_named
 from whence.models.points import Checkpoint, points_of
-from whence.models.problem import Problem
+from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
-from whence.models.sampling import task_shares
+from whence.models.sampling import check_weighting, task_shares
 from whence.models.targets import by_target
 from whence.outcomes import Outcomes
 
 LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
 OF_MATCHING = 0.3  # of the penalty that matches a joint run; less than all of it is nearer to subsets of its tasks
 SHARE = 1e-3  # penalty by default, as a share of the mean square of the features
+USUAL = Features()
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,19 +76,11 @@ class GradEx:
 
     Parameters
     ----------
-    model : nn.Module
-        At W₀: a pretrained or early point, not one that has learned the tasks already. It is never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-    targets : (inputs, labels), Dataset, or mapping of str to those
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    metrics : str or list of str
-        Of "loss", "accuracy", "margin".
-    per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
-    params : str, iterable of str or callable, optional
-        Which parameters may move; those that require a gradient where not given.
+    problem : Problem
+        With the model at W₀: a pretrained or early point, not one that has learned the tasks already.
     rank : int
-        Directions in which they may. The estimate gets better, and dearer, with it.
+        Directions in which the parameters may move. The estimate gets better, and more expensive, with it. If there are
+        at most four times as many parameters, projection "auto" takes them all, and nothing is lost.
     l2 : float or "auto"
         Penalty λ on the update, ½ λ ‖z‖², against a loss whose weights add up to one. "auto": a thousandth of the mean
         square of the features, which makes it independent of the scale of the model.
@@ -95,24 +88,18 @@ class GradEx:
         What is linearised: every output, or the log-odds of each example's label alone, which is one output however
         many classes there are.
     projection : {"auto", "gaussian", "rademacher", "sparse", "kronecker"} or Projection
-        "auto": Kronecker directions where the model's layers allow them and they are cheaper, else Gaussian.
-    route : {"auto", "forward", "reverse", "factored"}
-        How the features are computed; see `whence.gradients.routes`.
-    weighting : {"task", "sample"}
-        Whether the tasks of a subset count equally, as in the paper's weighted loss, or their examples do.
-    examples : int or None
-        Examples of each task that features are made of, drawn at random; all where None. Features are what GradEx
-        spends its time on, and a few examples per task often say as much as all.
+        "auto": every parameter a direction of its own if they are few (see ``rank``); else Kronecker directions if the
+        model's layers allow them and they are cheaper, or Gaussian.
+    weighting : {"sample", "task"}
+        Whether the examples of a subset count equally, as in a `Recipe` by default, or its tasks do, as in the paper's
+        weighted loss.
     checkpoints : sequence of modules or state dicts
         Points to linearise at instead of the model's own; estimates are averaged.
     n_projections : int
         Projections per point, averaged too.
+    features : Features
+        How the features are computed and kept.
     seed : int
-    store : path, optional
-        Folder to keep the features in, where they are larger than memory or shall survive.
-    precision : {"float32", "bfloat16"}
-        Of the forward passes.
-    device : str or device, optional
     tol : float
         Of the solver; see `whence.gradients.solve.solve`.
 
@@ -121,7 +108,8 @@ class GradEx:
     >>> _ = torch.manual_seed(0)
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
-    >>> gradex = GradEx(nn.Linear(4, 2), tasks, (inputs, labels), rank=10, projection="gaussian", metrics="accuracy")
+    >>> problem = Problem(torch.nn.Linear(4, 2), tasks, (inputs, labels), metrics="accuracy")
+    >>> gradex = GradEx(problem, rank=10, projection="gaussian")
     >>> gradex.batch([[1, 1]], [0])["accuracy"]
     array([1.])
     """
@@ -130,37 +118,25 @@ class GradEx:
 
     def __init__(
         self,
-        model: nn.Module,
-        tasks: Given,
-        targets: Given,
-        *,
-        loss: str | Loss = "cross_entropy",
-        metrics: str | list[str] = "loss",
-        per_query: bool = False,
-        params: Filter = None,
+        problem: Problem,
         rank: int = 512,
+        *,
         l2: float | Literal["auto"] = "auto",
         of: str = "outputs",
         projection: str | Projection | Kronecker = "auto",
-        route: str = "auto",
-        weighting: str = "task",
-        examples: int | None = None,
+        weighting: str = "sample",
         checkpoints: Sequence[Checkpoint] = (),
         n_projections: int = 1,
+        features: Features = USUAL,
         seed: int = 0,
-        store: str | Path | None = None,
-        precision: str = "float32",
-        device: torch.device | str | None = None,
         tol: float = 1e-7,
     ) -> None:
-        self.problem = Problem(
-            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
-            batched=False,
-        )  # fmt: skip
-        self.points = points_of(self.problem, checkpoints)
-        self.examples = self.problem.tasks if examples is None else self.problem.tasks.sample(examples, seed)
-        self.rank, self.l2, self.of, self.route, self.weighting = rank, l2, of, route, weighting
-        self.n_projections, self.seed, self.store, self.precision, self.tol = n_projections, seed, store, precision, tol
+        check_weighting(weighting)
+        self.points = points_of(problem, checkpoints)
+        some = features.examples
+        self.examples = problem.tasks if some is None else problem.tasks.sample(some, seed)
+        self.problem, self.rank, self.l2, self.of, self.weighting = problem, rank, l2, of, weighting
+        self.n_projections, self.features, self.seed, self.tol = n_projections, features, seed, tol
         self.loss, self.metrics = self.problem.loss, self.problem.metrics
         if of == "margin":
             self.loss, self.metrics = _margin_loss(self.problem)
@@ -172,15 +148,16 @@ class GradEx:
     @classmethod
     def along(
         cls,
-        model: nn.Module,
-        tasks: Given,
-        targets: Given,
+        problem: Problem,
         recipe: Recipe,
         *,
         rank: int = 512,
         at: Sequence[float] = (0.25, 0.5, 0.75),
+        l2: float | Literal["auto"] = "auto",
+        of: str = "outputs",
+        features: Features = USUAL,
         seed: int = 0,
-        **settings: Any,
+        tol: float = 1e-7,
     ) -> GradEx:
         """The estimator that linearises along one true run on all tasks.
 
@@ -192,38 +169,35 @@ class GradEx:
 
         Parameters
         ----------
-        model, tasks, targets
+        problem, l2, of, features, tol
             As for `GradEx`.
         recipe : Recipe
-            How the runs to be estimated are trained.
+            How the runs to be estimated are trained; tasks are weighted as in it.
         rank : int
-            Directions, at most about; gradients of K tasks, plain and as AdamW scales them, at as many points as fit.
+            Directions, at most about: gradients of K tasks, as they are and as the optimizer scales them, at as many
+            points as fit.
         at : sequence of float
             Where to linearise, as shares of the run; estimates are averaged.
         seed : int
-            Of the run.
-        **settings
-            Others of `GradEx`: loss, metrics, per_query, params, of, store, precision, device, tol.
+            Of the run, and of the examples that features are made of.
 
         Examples
         --------
         >>> _ = torch.manual_seed(0)
         >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
         >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
-        >>> recipe = Recipe(steps=20, lr=0.1)
-        >>> gradex = GradEx.along(nn.Linear(4, 2), tasks, (inputs, labels), recipe, metrics="accuracy")
+        >>> problem = Problem(torch.nn.Linear(4, 2), tasks, (inputs, labels), metrics="accuracy")
+        >>> gradex = GradEx.along(problem, Recipe(steps=20, lr=0.1))
         >>> gradex.batch([[1, 1]], [0])["accuracy"]
         array([1.])
         """
-        named = {key: settings[key] for key in ("loss", "params", "device") if key in settings}
-        problem = Problem(model, tasks, targets, batched=False, **named)
-        per_point = len(problem.task_names) * (2 if recipe.optimizer == "adamw" else 1)
+        per_point = len(as_problem(problem).task_names) * recipe.update.directions_per_point
         run = trace(problem, recipe, n_points=max(1, min(recipe.steps, rank // per_point)), seed=seed)
         near = {int(np.abs(np.array(run.steps) - share * recipe.steps).argmin()) for share in at}
         points = [run.points[i] for i in sorted(near)]
         made = cls(
-            model, tasks, targets, projection=run.directions, weighting=recipe.weighting, checkpoints=points,
-            **settings,
+            problem, rank, l2=l2, of=of, projection=run.directions, weighting=recipe.weighting, checkpoints=points,
+            features=features, seed=seed, tol=tol,
         )  # fmt: skip
         made._run = run
         return made
@@ -232,7 +206,10 @@ class GradEx:
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
         first = self.projection(0)
-        kind = f"{first.rank} directions of a joint run" if isinstance(first, Subspace) else str(first)
+        (output_fn, params), *_ = self.points
+        spanned = Layers(output_fn, params, first).spanned if isinstance(first, Kronecker) else first.rank
+        kind = f"{spanned} of {n_params(params)} directions ("
+        kind += "of a joint run)" if isinstance(first, Subspace) else f"{first})"
         points = f"{len(self.points)} points × {self.n_projections} projections"
         return {"outcomes": "GradEx", "gradex": f"{kind}, l2 {self.l2}, of {self.of}, {points}"}
 
@@ -251,8 +228,8 @@ class GradEx:
 
     def solutions(self, subsets: ArrayLike) -> list[Solution]:
         """Updates and certificates of the subsets, for each member."""
-        rows = self._shares(as_subsets(subsets, self.task_names))
-        return [solve(member.tasks, rows, self.loss, l2=member.l2, tol=self.tol) for member in self.members]
+        shares = self._shares(as_subsets(subsets, self.task_names))
+        return [solve(member.tasks, shares, self.loss, l2=member.l2, tol=self.tol) for member in self.members]
 
     @cached_property
     def members(self) -> list[Member]:
@@ -279,10 +256,13 @@ class GradEx:
         factors : iterable of float
             To multiply the penalty with.
         ranks : iterable of int, optional
-            The rank at hand, and a quarter of it, where not given.
+            The rank at hand, and a quarter of it if directions are random, where not given.
         """
         full = self.members[0].tasks.rank
-        wanted = sorted({max(1, full // 4), full}) if ranks is None else list(ranks)
+        whole = isinstance(self.projection(0), Identity)
+        wanted = sorted({full if whole else max(1, full // 4), full}) if ranks is None else list(ranks)
+        if whole and wanted != [full]:
+            raise InputError("Every parameter is a direction of its own: for lower ranks, name a kind of projection.")
         choices = [tuple(range(len(self.points)))]
         choices += [(i,) for i in range(len(self.points))] if len(self.points) > 1 else []
         tried: list[tuple[Setting, GradEx]] = []
@@ -295,7 +275,7 @@ class GradEx:
         return best
 
     def _shares(self, subsets: Floats) -> Floats:
-        """Weights of the tasks, by the sizes they really have where examples count equally."""
+        """Shares of the tasks, by the sizes they really have where examples count equally."""
         return task_shares(subsets, self.problem.tasks.sizes, self.weighting)
 
     def _linear(self, point: int, number: int) -> tuple[Linearization, Linearization]:
@@ -303,11 +283,12 @@ class GradEx:
         output_fn, params = self.points[point]
         parts = []
         for examples, what in ((self.examples, "tasks"), (self.problem.targets, "target")):
-            folder = None if self.store is None else str(Path(self.store) / f"point{point}_projection{number}_{what}")
+            store = self.features.store
+            folder = None if store is None else str(Path(store) / f"point{point}_projection{number}_{what}")
             parts.append(
                 linearize(
-                    output_fn, params, examples, self.projection(number), route=self.route, of=self.of,
-                    precision=self.precision, store=folder, what=what,
+                    output_fn, params, examples, self.projection(number), route=self.features.route, of=self.of,
+                    precision=self.features.precision, store=folder, what=what,
                 )
             )  # fmt: skip
         tasks, targets = parts
@@ -330,7 +311,7 @@ class GradEx:
         other = copy.copy(self)
         other.points = [self.points[i] for i in points]
         kept = [self.members[i * self.n_projections + j] for i in points for j in range(self.n_projections)]
-        random = not isinstance(self.projection(0), Subspace)
+        random = not isinstance(self.projection(0), (Subspace, Identity))
         other.members = [
             Member(m.tasks.leading(rank, rescale=random), m.targets.leading(rank, rescale=random), factor * m.l2)
             for m in kept
@@ -348,16 +329,17 @@ class GradEx:
             return lambda number: given
         if given not in ("auto", *kinds):
             raise InputError(f"There is no projection {given!r}. {did_you_mean(given, ['auto', *kinds])}")
-        check_rank(self.rank, params)
-        if given == "auto":
-            with passes(params, self.precision):
-                width = n_outputs(output_fn, params, self.problem.tasks, self.of, "tasks")
-                kind: Any = type(
-                    cheapest_projection(output_fn, params, self.problem.tasks, self.rank, self.seed, width)
-                )
-        else:
-            kind = kinds[given]
-        return lambda number: kind(self.rank, self.seed + number)
+        if given != "auto":
+            check_rank(self.rank, params)
+            return lambda number: kinds[given](self.rank, self.seed + number)
+        check_rank(min(self.rank, n_params(params)), params)
+        with passes(params, self.features.precision):
+            width = n_outputs(output_fn, params, self.problem.tasks, self.of, "tasks")
+            found = cheapest_projection(output_fn, params, self.problem.tasks, self.rank, self.seed, width)
+        if isinstance(found, Identity):
+            self.n_projections = 1  # there is only one
+            return lambda number: found
+        return lambda number: replace(found, seed=self.seed + number)  # type: ignore[type-var]
 
     def _warn_if_learned(self, tasks: Linearization, point: int) -> None:
         labels = tasks.examples.labels
@@ -369,7 +351,7 @@ class GradEx:
             where = "The model" if len(self.points) == 1 else f"Checkpoint {point}"
             warnings.warn(
                 f"{where} has learned the tasks already (loss {now:.2g}, {before:.2g} without any training): its "
-                "gradients vanish, and GradEx can estimate next to nothing there. Use an earlier or pretrained point.",
+                "gradients vanish, and GradEx can estimate almost nothing there. Use an earlier or pretrained point.",
                 DataWarning,
                 stacklevel=5,
             )
@@ -383,7 +365,7 @@ def _differences(origin: Params, params: Params) -> Params:
 def _margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
     """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
     if isinstance(problem.loss, Squared):
-        raise InputError("A margin is that of a class: of='margin' does not go with the squared loss.")
+        raise InputError("Only classes have margins: of='margin' does not go with the squared loss.")
     if "accuracy" in problem.metrics:
-        raise InputError("Which class is likeliest is not known from the margin: use of='outputs' for the accuracy.")
+        raise InputError("The most likely class is not known from the margin: use of='outputs' for the accuracy.")
     return Logistic(), metrics_named(list(problem.metrics), Logistic())

@@ -5,18 +5,41 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
+from whence.arrays import Floats
 from whence.errors import InputError
-from whence.estimators.subsets import Floats
 from whence.gradients.routes import passes
 from whence.models.examples import Examples, Given
-from whence.models.functional import Filter, functional
-from whence.models.points import Checkpoint, state_of
+from whence.models.points import Checkpoint, points_of, state_of
+from whence.models.problem import Problem
+
+LINEAR = 1e-3  # relative error of the linear model up to which it is the model itself, in single precision
+EXAMPLES = 8  # that are enough to tell
+
+
+def is_linear(problem: Problem) -> bool:
+    """Whether the outputs are linear in the trained parameters, as those of a head are: a large random step tells.
+
+    Examples
+    --------
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
+    >>> group = (torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
+    >>> [is_linear(Problem(model, {"a": group}, group, params=params)) for params in ("*", "2.*")]
+    [False, True]
+    """
+    generator = torch.Generator().manual_seed(0)
+    start = {name: problem.start[name] for name in problem.trained}
+    moved = {
+        name: value
+        + torch.randn(value.shape, generator=generator).to(value) * (float(value.square().mean()) ** 0.5 or 1.0)
+        for name, value in start.items()
+    }
+    few = problem.tasks.rows(slice(0, EXAMPLES))
+    return bool(linearization_error(problem, moved, few, relative_to="change").max() < LINEAR)
 
 
 def linearization_error(
-    model: nn.Module, trained: Checkpoint, examples: Given, *, params: Filter = None, relative_to: str = "outputs"
+    problem: Problem, trained: Checkpoint, examples: Given | None = None, *, relative_to: str = "outputs"
 ) -> Floats:
     """Relative error of the linear model at truly trained weights, ‖f_W − f_W₀ − ∇f·(W − W₀)‖ / ‖f_W‖, per example.
 
@@ -26,13 +49,12 @@ def linearization_error(
 
     Parameters
     ----------
-    model : nn.Module
-        At W₀.
+    problem : Problem
+        With the model at W₀.
     trained : nn.Module or state dict
         W, after training on some subset.
-    examples : (inputs, labels), or mapping of str to those
-    params : filter
-        The parameters that were trained.
+    examples : (inputs, labels), or mapping of str to those, optional
+        By default the problem's targets.
     relative_to : {"outputs", "change"}
 
     Returns
@@ -41,15 +63,16 @@ def linearization_error(
 
     Examples
     --------
-    >>> before, after = nn.Linear(3, 2), nn.Linear(3, 2)
-    >>> bool(linearization_error(before, after, (torch.randn(5, 3), torch.zeros(5))).max() < 1e-5)
+    >>> group = (torch.randn(5, 3), torch.zeros(5, dtype=torch.long))
+    >>> problem = Problem(torch.nn.Linear(3, 2), {"a": group}, group)
+    >>> bool(linearization_error(problem, torch.nn.Linear(3, 2)).max() < 1e-5)
     True
     """
     if relative_to not in ("outputs", "change"):
         raise InputError(f"The error is relative to 'outputs' or to the 'change' of them. Got {relative_to!r}.")
-    output_fn, start = functional(model, params)
+    ((output_fn, start),) = points_of(problem, [])
     end = state_of(trained, start, start)
-    rows = Examples.of(examples, "examples").to(next(iter(start.values())).device)
+    rows = problem.targets if examples is None else Examples.of(examples, "examples").to(problem.device)
     step = {name: end[name] - value for name, value in start.items()}
     found = []
     for block in rows.blocks(256):

@@ -27,22 +27,22 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError, did_you_mean, some_of
+from whence.arrays import Floats
+from whence.errors import InputError, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
-from whence.estimators.merged import Merged, Rule, Scale
-from whence.estimators.subsets import Floats
+from whence.estimators.merged import Merged, Scale
 from whence.gradients.store import fingerprint
 from whence.measuring import measure
-from whence.models.examples import Examples, Given
-from whence.models.functional import Filter
-from whence.models.losses import CrossEntropy, Loss, Metric
+from whence.models.examples import Examples
+from whence.models.losses import CrossEntropy, Metric
 from whence.models.memory import Chunks, free_bytes
-from whence.models.problem import Batched, Problem, unstacked
-from whence.models.recipe import Recipe
+from whence.models.problem import Problem
+from whence.models.recipe import Recipe, Weighting
 from whence.models.sampling import Draws, task_shares
+from whence.models.stack import Batched, Stack, unstacked
 from whence.models.training import bytes_per_model, train
 from whence.progress import track
 
@@ -64,14 +64,14 @@ class TaskVectors(Merged):
 
     Parameters
     ----------
-    model : nn.Module
-        At W₀, usually pretrained. It is copied, never changed. If it has adapters (what requires a gradient), these are
-        trained, and merged as the products that they add to the weights.
-    tasks, targets, recipe, loss, metrics, per_query, params, device, batched
-        As for `Retrain`. The recipe is that of the runs to be estimated: each task is trained with it.
-    rule : {"mean", "sample"}
-        How the vectors of a subset are averaged: all alike, or by the number of examples. By default as the recipe
-        weighs the tasks.
+    problem : Problem
+        With the model at W₀, usually pretrained. If it has adapters (what requires a gradient), these are trained, and
+        merged as the products that they add to the weights.
+    recipe : Recipe
+        That of the runs to be estimated: each task is trained with it.
+    weighting : {"sample", "task"}, optional
+        How the vectors of a subset are averaged: by the number of examples of the tasks, or all equally. By default as
+        in the recipe.
     scale : float or mapping of str to float, optional
         Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
         given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
@@ -94,12 +94,16 @@ class TaskVectors(Merged):
         Folder to keep the vectors in, each as soon as it is there; what it has already is not trained again.
     seed : int
         Of the batches of the runs.
+    batched : bool or "auto"
+        As for `Retrain`.
 
     Examples
     --------
+    >>> from torch import nn
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
-    >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=20, lr=0.1), metrics="accuracy")
+    >>> problem = Problem(nn.Linear(4, 2), tasks, (inputs, labels), metrics="accuracy")
+    >>> vectors = TaskVectors(problem, Recipe(steps=20, lr=0.1))
     >>> vectors.batch([[1, 0], [1, 1]])["accuracy"]
     array([0.5, 1. ])
     """
@@ -108,18 +112,10 @@ class TaskVectors(Merged):
 
     def __init__(
         self,
-        model: nn.Module,
-        tasks: Given,
-        targets: Given,
+        problem: Problem,
         recipe: Recipe,
         *,
-        loss: str | Loss = "cross_entropy",
-        metrics: str | list[str] = "loss",
-        per_query: bool = False,
-        params: Filter = None,
-        device: torch.device | str | None = None,
-        batched: Batched = "auto",
-        rule: Rule | None = None,
+        weighting: Weighting | None = None,
         scale: Scale | None = None,
         merge: Merge = "weights",
         runs: Runs = "alone",
@@ -127,23 +123,22 @@ class TaskVectors(Merged):
         early: float = 1.0,
         path: str | os.PathLike[str] | None = None,
         seed: int = 0,
+        batched: Batched = "auto",
     ) -> None:
         if not 0 < early <= 1:
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
         if runs not in RUNS:
-            raise InputError(f"There are no runs {runs!r}. {did_you_mean(str(runs), RUNS)}")
+            raise InputError(
+                f"The 'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got {runs!r} instead."
+            )
         if runs == "left out" and background:
             raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
-        problem = Problem(
-            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
-            batched=batched, full_batches=recipe.batch_size is None,
-        )  # fmt: skip
-        own: Rule = "sample" if recipe.weighting == "sample" else "mean"
-        super().__init__(problem, rule=own if rule is None else rule, scale=scale, seed=seed)
+        stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
+        super().__init__(stack, weighting=weighting or recipe.weighting, scale=scale, seed=seed)
         if runs == "left out" and len(problem.task_names) < 2:
-            raise InputError("Runs that leave a task out take two tasks or more.")
+            raise InputError("Runs that leave a task out need two tasks or more.")
         self.recipe, self.runs, self.background, self.early, self.path = recipe, runs, background, early, path
         self.merge: Merge = self._checked_merge(merge)
         self._known: dict[Examples, Tensor] = {}
@@ -153,9 +148,10 @@ class TaskVectors(Merged):
 
         Examples
         --------
+        >>> from torch import nn
         >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
         >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
-        >>> vectors = TaskVectors(nn.Linear(4, 2), tasks, (inputs, labels), Recipe(steps=20, lr=0.1))
+        >>> vectors = TaskVectors(Problem(nn.Linear(4, 2), tasks, (inputs, labels)), Recipe(steps=20, lr=0.1))
         >>> vectors.by("outputs").provenance["merge"]
         'sample × 1.0 of outputs of 2 runs of 20 steps'
         """
@@ -167,7 +163,9 @@ class TaskVectors(Merged):
 
     def _checked_merge(self, merge: Any) -> Merge:
         if merge not in MERGES:
-            raise InputError(f"There is nothing called {merge!r} to merge. {did_you_mean(str(merge), MERGES)}")
+            raise InputError(
+                f"The 'merge' parameter of TaskVectors must be one of {', '.join(MERGES)}. Got {merge!r} instead."
+            )
         if merge != "weights" and isinstance(self._scale, Mapping):
             raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":
@@ -235,7 +233,7 @@ class TaskVectors(Merged):
 
             def some(part: slice) -> Tensor:
                 state = self._with_statistics(self.moved(coefs[part], 1.0), seen[part])
-                return self.problem.evaluate(state, examples, {"outputs": lambda outputs, labels: outputs})["outputs"]
+                return self.stack.evaluate(state, examples, {"outputs": lambda outputs, labels: outputs})["outputs"]
 
             self._known[examples] = torch.cat(self._chunks.run(len(coefs), some))
         return self._known[examples]
@@ -246,7 +244,7 @@ class TaskVectors(Merged):
             return None
         some = np.unique(np.linspace(0, len(self.task_names) - 1, JUDGED_RUNS).astype(int))
         state = self._with_statistics(self.moved(np.eye(len(self.task_names))[some], 1.0), self._run_weights[some])
-        losses = self.problem.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"]
+        losses = self.stack.evaluate(state, self.some_examples, {"loss": self.problem.loss})["loss"]
         return float(losses.double().mean())
 
     @property
@@ -255,7 +253,7 @@ class TaskVectors(Merged):
         beside = f", all tasks in {self.background:g} of each" if self.background else ""
         beside = ", each without its task" if self.runs == "left out" else beside
         what = "" if self.merge == "weights" else f"{self.merge} of "
-        merge = f"{self.rule} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{beside}"
+        merge = f"{self.weighting} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{beside}"
         return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
 
     @cached_property
@@ -279,7 +277,7 @@ class TaskVectors(Merged):
                 else:
                     made[name] = delta
 
-        if self.problem.batched:
+        if self.stack.batched:
             fits = free_bytes(self.problem.device) // bytes_per_model(self.problem, self.recipe)
             Chunks(fits).run(len(missing), lambda part: work(missing[part]))
         else:
@@ -337,11 +335,10 @@ class TaskVectors(Merged):
 
     def _trained_alone(self, tasks: list[int]) -> list[Delta]:
         """Task vectors of some tasks, in single precision or better."""
-        problem = self.problem
-        start, seeds = problem.started(len(tasks)), np.full(len(tasks), self.seed)
+        start, seeds = self.stack.start(len(tasks)), np.full(len(tasks), self.seed)
         # A left-out task is a small part of a batch: what is drawn in its place would be as much noise as it is signal.
-        draws: Draws = "weighed" if self.runs == "left out" else "alike" if self.background else "own"
-        state = train(problem, self.recipe, start, self._run_weights[tasks], seeds, self.steps, draws=draws)
+        draws: Draws = "reweighted" if self.runs == "left out" else "shared" if self.background else "own"
+        state = train(self.stack, self.recipe, start, self._run_weights[tasks], seeds, self.steps, draws=draws)
         wide = {name: torch.promote_types(value.dtype, torch.float32) for name, value in self._start.items()}
         return [
             {name: one[name].to(wide[name]) - value.to(wide[name]) for name, value in self._start.items()}
@@ -356,7 +353,7 @@ class TaskVectors(Merged):
         about = {
             "start": fingerprint(everything[name] for name in sorted(everything)),
             "trained": sorted(problem.trained),
-            "recipe": json.loads(json.dumps(asdict(self.recipe))),
+            "recipe": json.loads(json.dumps({**asdict(self.recipe), "optimizer": str(self.recipe.update)})),
             "steps": self.steps,
             "loss": type(problem.loss).__name__,
             "seed": self.seed,

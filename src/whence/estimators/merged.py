@@ -1,7 +1,7 @@
 """Outcomes of merged weights: any subset of tasks from one vector per task, and a real forward pass.
 
 What the estimators of merge.py and onestep.py have in common. They differ in how they come by the vectors Δ_k; the
-weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("mean"), or s_k n_k / Σ s n for tasks of n_k
+weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("task"), or s_k n_k / Σ s n for tasks of n_k
 examples ("sample"); where runs saw other tasks too, w is what makes up these shares (merge.py). Adapters of whole runs
 are merged as products (adapters.py), and their batch normalisation gets the statistics of the merged model on the
 examples of the subset.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,28 +25,28 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.arrays import Floats
+from whence.errors import DataWarning, InputError, some_of
 from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
-from whence.estimators.subsets import Floats, as_subset, as_subsets
+from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.models.examples import Examples
 from whence.models.functional import ModelFn
 from whence.models.losses import Metric
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
-from whence.models.problem import Problem, State, side_by_side, unstacked
-from whence.models.recipe import Recipe
-from whence.models.sampling import draw_batches, task_shares
+from whence.models.problem import State
+from whence.models.recipe import Recipe, Weighting
+from whence.models.sampling import check_weighting, draw_batches, task_shares
+from whence.models.stack import Stack, side_by_side, unstacked
 from whence.models.targets import by_target, joined, single
 from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-Rule = Literal["mean", "sample"]
 Scale = float | Mapping[str, float]
-RULES = {"mean": "task", "sample": "sample"}  # and the weighting of a recipe that it goes with
 STATISTICS_ROWS = 512  # examples for the statistics of batch normalisation
 SOME_EXAMPLES = 2000  # of the tasks, that merged weights are tried on
 
@@ -75,17 +75,16 @@ class Merged(ABC):
     merge: str = "weights"
     whole_runs: bool
 
-    def __init__(self, problem: Problem, *, rule: Rule, scale: Scale | None, seed: int) -> None:
-        if rule not in RULES:
-            raise InputError(f"There is no merge rule {rule!r}. {did_you_mean(str(rule), RULES)}")
-        self.problem, self.rule, self.seed = problem, rule, seed
+    def __init__(self, stack: Stack, *, weighting: Weighting, scale: Scale | None, seed: int) -> None:
+        check_weighting(weighting)
+        self.stack, self.problem, self.weighting, self.seed = stack, stack.problem, weighting, seed
         self._scale = None if scale is None else self._checked(scale)
-        self.task_names = problem.task_names
-        self.maximize = problem.maximize
+        problem = self.problem
+        self.task_names, self.maximize = problem.task_names, problem.maximize
         self.trials: tuple[Trial, ...] = ()
         weights = sum(value.nbytes for value in problem.start.values())
         fits = free_bytes(problem.device) // (3 * weights + min(len(problem.targets), 256) * problem.bytes_per_row)
-        self._chunks = Chunks(min(fits, MOST_AT_ONCE) if problem.batched else 1)
+        self._chunks = Chunks(min(fits, MOST_AT_ONCE) if stack.batched else 1)
 
     @property
     @abstractmethod
@@ -134,13 +133,13 @@ class Merged(ABC):
 
     def shares(self, subsets: Floats) -> Floats:
         """Shares of the tasks in subsets, (m, K)."""
-        return task_shares(subsets, self.problem.tasks.sizes, RULES[self.rule])
+        return task_shares(subsets, self.problem.tasks.sizes, self.weighting)
 
     def moved(self, coefs: Floats, scale: Scale) -> State:
         """Weights W₀ + scale · Σ_k c_k Δ_k, stacked (m, ...), by coefficients (m, K)."""
         problem, vectors = self.problem, self.vectors
         weights = torch.from_numpy(coefs).to(problem.precision).to(problem.device)
-        state = problem.started(len(coefs))
+        state = self.stack.start(len(coefs))
         merged_as_products: set[str] = set()
         for first, second in adapter_pairs(problem.trained) if self.whole_runs else ():
             state[first], state[second] = self._products(first, second, weights * _factor(scale, second))
@@ -154,7 +153,7 @@ class Merged(ABC):
         self, subsets: Floats, scale: Scale, examples: Examples, metrics: Mapping[str, Metric]
     ) -> dict[str, Tensor]:
         """Metrics of subsets on every one of the examples, {metric: (m, n)}."""
-        return self.problem.evaluate(self.states(subsets, scale), examples, metrics)
+        return self.stack.evaluate(self.states(subsets, scale), examples, metrics)
 
     def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
         """The same estimator with the scale that agrees best with a few true runs.
@@ -239,9 +238,7 @@ class Merged(ABC):
             for pattern, value in scale.items():
                 if not any(fnmatch(name, pattern) for name in self.problem.trained):
                     known = some_of(self.problem.trained)
-                    raise InputError(
-                        f"No trained parameter is named {pattern!r} as a scale has it. There are: {known}."
-                    )
+                    raise InputError(f"No trained parameter is named {pattern!r}, as in the scale. There are: {known}.")
                 self._checked(value)
             return dict(scale)
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not np.isfinite(scale):
@@ -261,13 +258,13 @@ class Merged(ABC):
         rows = np.flatnonzero(subsets.sum(1) > 0)
         if self._statistics_fn is None or not len(rows):
             return state
-        sampling = Recipe(steps=1, batch_size=STATISTICS_ROWS, weighting="task" if self.rule == "mean" else "sample")
+        sampling = Recipe(steps=1, batch_size=STATISTICS_ROWS, weighting=self.weighting)
         (drawn,) = draw_batches(subsets[rows], np.full(len(rows), self.seed), problem.tasks.sizes, sampling, 1)
         inputs, _ = problem.tasks.rows(torch.from_numpy(drawn).to(problem.device))
         place = torch.from_numpy(rows).to(problem.device)
         part = {name: value[place] for name, value in state.items()}
         with torch.no_grad(), problem.own_randomness(self.seed):
-            if problem.batched:
+            if self.stack.batched:
                 side_by_side(self._statistics_fn, (0, 0), part, inputs)
             else:
                 for row, one in enumerate(unstacked(part)):

@@ -1,29 +1,27 @@
 """One step: any subset from K gradients at W₀, and a real forward pass at the weights they lead to.
 
 The cheapest estimate: one pass over the tasks, no training and no gradient per example. Training on a subset first
-moves the weights by −scale · P⁻¹ Σ_k w_k g_k, with g_k the mean gradient of task k and P the optimizer's
-preconditioner; the model at the moved weights is judged for real. It holds for short fine-tuning.
+moves the weights by −scale · Σ_k w_k u_k, with u_k the mean gradient of task k as the optimizer scales it; the model at
+the moved weights is judged for real. It holds for short fine-tuning.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
-from torch import nn
 
-from whence.errors import InputError, did_you_mean
 from whence.estimators.deltas import Vectors
-from whence.estimators.merged import Merged, Rule, Scale
-from whence.models.examples import Given
-from whence.models.functional import Filter
-from whence.models.losses import Loss
-from whence.models.memory import free_bytes
-from whence.models.problem import Batched, Problem, State
+from whence.estimators.merged import Merged, Scale
+from whence.gradients.groups import task_gradients
+from whence.gradients.projections import split
+from whence.models.optimizers import AdamW
+from whence.models.points import points_of
+from whence.models.problem import Problem
+from whence.models.recipe import Recipe, Weighting
+from whence.models.stack import Batched, Stack
 
-Preconditioner = Literal["adam", "none"]
 REACH = np.geomspace(1e-3, 1, 13)  # lengths of the step that are tried, as shares of the length of W₀
 KEPT = 0.9  # of the decrease of the loss that the gradients promise
 
@@ -33,27 +31,30 @@ class OneStep(Merged):
 
     Parameters
     ----------
-    model, tasks, targets, loss, metrics, per_query, params, device, batched
-        As for `Retrain`.
-    preconditioner : {"adam", "none"}
-        "adam": every parameter's gradient is divided by its root mean square over tasks, as AdamW divides it by that
-        over batches. "none": gradients as they are, as in SGD.
-    rule : {"mean", "sample"}
-        How the gradients of a subset are averaged: all alike, or by the number of examples of the tasks.
+    problem : Problem
+    recipe : Recipe, optional
+        That of the runs to be estimated. Its optimizer scales the gradients: AdamW divides those of every parameter by
+        their root mean square over tasks, SGD takes them as they are. By default AdamW.
+    weighting : {"sample", "task"}, optional
+        How the gradients of a subset are averaged: by the number of examples of the tasks, or all equally. By default
+        as in the recipe; without one, "sample".
     scale : float or mapping of str to float, optional
-        Length of the step, or by pattern of parameter names. Where not given, the step goes as far as the gradients
-        can be trusted: until the loss on the tasks' own examples falls by less than 0.9 of what they promise. `tuned`
-        chooses it by true runs.
+        Length of the step, or by pattern of parameter names. By default the step goes as far as the gradients can be
+        trusted: until the loss on the tasks' own examples falls by less than 0.9 of what they promise. `tuned` chooses
+        it by true runs.
     seed : int
         Of the examples that a scale is chosen by.
+    batched : bool or "auto"
+        As for `Retrain`.
 
     Examples
     --------
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
-    >>> model = nn.Linear(4, 2, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
-    >>> OneStep(model, tasks, (inputs, labels), metrics="accuracy").batch([[1, 1], [1, 0]])["accuracy"]
+    >>> model = torch.nn.Linear(4, 2, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> problem = Problem(model, tasks, (inputs, labels), metrics="accuracy")
+    >>> OneStep(problem).batch([[1, 1], [1, 0]])["accuracy"]
     array([1. , 0.5])
     """
 
@@ -61,35 +62,22 @@ class OneStep(Merged):
 
     def __init__(
         self,
-        model: nn.Module,
-        tasks: Given,
-        targets: Given,
+        problem: Problem,
+        recipe: Recipe | None = None,
         *,
-        loss: str | Loss = "cross_entropy",
-        metrics: str | list[str] = "loss",
-        per_query: bool = False,
-        params: Filter = None,
-        device: torch.device | str | None = None,
-        batched: Batched = "auto",
-        preconditioner: Preconditioner = "adam",
-        rule: Rule = "sample",
+        weighting: Weighting | None = None,
         scale: Scale | None = None,
         seed: int = 0,
+        batched: Batched = "auto",
     ) -> None:
-        if preconditioner not in ("adam", "none"):
-            told = did_you_mean(str(preconditioner), ("adam", "none"))
-            raise InputError(f"There is no preconditioner {preconditioner!r}. {told}")
-        problem = Problem(
-            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
-            batched=batched,
-        )  # fmt: skip
-        super().__init__(problem, rule=rule, scale=scale, seed=seed)
-        self.preconditioner = preconditioner
+        own: Weighting = "sample" if recipe is None else recipe.weighting
+        super().__init__(Stack(problem, batched), weighting=weighting or own, scale=scale, seed=seed)
+        self.optimizer = AdamW() if recipe is None else recipe.update
 
     @property
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
-        step = f"{self.rule} × {self.scale}, preconditioner {self.preconditioner}"
+        step = f"{self.weighting} × {self.scale}, scaled as by {self.optimizer}"
         return {"outcomes": "one step of the task gradients", "step": step}
 
     @property
@@ -113,29 +101,9 @@ class OneStep(Merged):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """−P⁻¹ g_k of every task; computed when first asked for."""
-        gradients = [self._gradient(k) for k in range(len(self.task_names))]
-        for name in self.problem.trained if self.preconditioner == "adam" else ():
-            size = torch.stack([gradient[name] for gradient in gradients]).square().mean(0).sqrt()
-            for gradient in gradients:
-                # A parameter that no task moves stays where it is.
-                gradient[name] = torch.where(size > 0, gradient[name] / size.clamp_min(1e-30), 0.0)
-        return Vectors(
-            [{name: -value for name, value in gradient.items()} for gradient in gradients], self.problem.device
-        )
-
-    def _gradient(self, task: int) -> State:
-        """Mean gradient of the loss of one task's examples at W₀, the model behaving as in use."""
-        problem = self.problem
-        state = {name: value.clone().requires_grad_(name in problem.trained) for name, value in problem.start.items()}
-        leaves = [state[name] for name in problem.trained]
-        rows = torch.nonzero(problem.tasks.owner == task)[:, 0]
-        total = [torch.zeros_like(leaf, dtype=torch.promote_types(leaf.dtype, torch.float32)) for leaf in leaves]
-        fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
-        for part in torch.split(rows, fits):
-            inputs, labels = problem.tasks.rows(part)
-            loss = problem.loss(problem.output_fn(state, inputs), labels).sum() / len(rows)
-            for sum_, gradient in zip(total, torch.autograd.grad(loss, leaves, allow_unused=True), strict=True):
-                if gradient is not None:
-                    sum_ += gradient
-        return dict(zip(problem.trained, total, strict=True))
+        """Minus the scaled gradient of every task at W₀; computed when first asked for."""
+        (point,) = points_of(self.problem, [])
+        gradients = task_gradients(self.problem, point, side_by_side=self.stack.batched)
+        steps = split(-self.optimizer.first_steps(gradients), point[1])
+        deltas = [{name: step[k] for name, step in steps.items()} for k in range(len(self.task_names))]
+        return Vectors(deltas, self.problem.device)

@@ -12,6 +12,7 @@ from sklearn.dummy import DummyClassifier
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils.validation import has_fit_parameter
 
+from whence.arrays import Floats
 from whence.errors import InputError, did_you_mean
 from whence.estimators.subsets import as_subset
 from whence.models.targets import outcome_names
@@ -33,13 +34,13 @@ class Refit:
         Cloned for every subset; its ``random_state``, wherever it has one, is the seed of the run.
     tasks : mapping of str to (inputs, labels)
         The groups of examples that subsets are made of: arrays, sparse matrices, data frames, or lists of text.
-    target : (inputs, labels), or mapping of str to those
+    targets : (inputs, labels), or mapping of str to those
         What it is scored on.
-    metric : str, callable, list of str, or mapping of str to callable, optional
+    metrics : str, callable, list of str, or mapping of str to callable, optional
         Names of scikit-learn's scorers, or functions of (fitted estimator, inputs, labels); higher is better.
-        Accuracy for classifiers and R² for regressors where not given.
+        By default accuracy for classifiers and R² for regressors.
     empty : float, optional
-        Value of the empty subset, from which nothing can be learned; NaN where not given.
+        Value of the empty subset, from which nothing can be learned; NaN by default.
 
     Attributes
     ----------
@@ -62,8 +63,8 @@ class Refit:
         self,
         estimator: Any,
         tasks: Mapping[str, Group],
-        target: Group | Mapping[str, Group],
-        metric: Metrics | None = None,
+        targets: Group | Mapping[str, Group],
+        metrics: Metrics | None = None,
         *,
         empty: float | None = None,
     ) -> None:
@@ -74,9 +75,9 @@ class Refit:
         groups = [_checked(group, f"tasks[{name!r}]") for name, group in tasks.items()]
         self._inputs, self._labels = (_stacked(parts) for parts in zip(*groups, strict=True))
         self._owner = np.repeat(np.arange(len(groups)), [len(labels) for _, labels in groups])
-        given = target if isinstance(target, Mapping) else {"target": target}
+        given = targets if isinstance(targets, Mapping) else {"target": targets}
         self.targets = {str(name): _checked(group, f"target[{name!r}]") for name, group in given.items()}
-        self.scorers = _scorers(("accuracy" if is_classifier(estimator) else "r2") if metric is None else metric)
+        self.scorers = _scorers(("accuracy" if is_classifier(estimator) else "r2") if metrics is None else metrics)
         self.empty = np.nan if empty is None else float(empty)
         self.maximize = tuple(name for metric in self.scorers for name in outcome_names(metric, self.targets))
         self.provenance = {"outcomes": "retraining", "estimator": " ".join(repr(estimator).split())}
@@ -93,7 +94,7 @@ class Refit:
             for target, name in zip(self.targets, outcome_names(metric, self.targets), strict=True)
         }
 
-    def _fitted(self, row: NDArray[np.float64], seed: int) -> Any:
+    def _fitted(self, row: Floats, seed: int) -> Any:
         weights = row[self._owner]
         inside = np.flatnonzero(weights)
         inputs, labels = _rows(self._inputs, inside), _rows(self._labels, inside)
@@ -141,13 +142,13 @@ def _rows(data: Any, index: NDArray[np.intp]) -> Any:
     return data.iloc[index] if hasattr(data, "iloc") else data[index]
 
 
-def _scorers(metric: Metrics) -> dict[str, Scorer]:
+def _scorers(given: Metrics) -> dict[str, Scorer]:
     """Scorers by name."""
-    if isinstance(metric, Mapping):
-        return dict(metric)
-    if callable(metric):
-        return {getattr(metric, "__name__", "score"): metric}
-    names = [metric] if isinstance(metric, str) else list(metric)
+    if isinstance(given, Mapping):
+        return dict(given)
+    if callable(given):
+        return {getattr(given, "__name__", "score"): given}
+    names = [given] if isinstance(given, str) else list(given)
     for name in names:
         if name not in get_scorer_names():
             raise InputError(f"scikit-learn has no scorer {name!r}. {did_you_mean(name, get_scorer_names())}")

@@ -13,14 +13,13 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
+from whence.arrays import Floats, Integers
 from whence.errors import InputError, some_of
-from whence.estimators.subsets import Floats, Seeds, as_seeds, as_subset, as_subsets
-from whence.models.examples import Given
-from whence.models.functional import Filter
-from whence.models.losses import Loss
+from whence.estimators.subsets import as_seeds, as_subset, as_subsets
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
-from whence.models.problem import Batched, Problem, State
+from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
+from whence.models.stack import Batched, Stack
 from whence.models.targets import joined, single
 from whence.models.training import bytes_per_model, train
 
@@ -35,30 +34,17 @@ class Retrain:
 
     Parameters
     ----------
-    model : nn.Module
-        Gives outputs (n, C) for a batch of inputs. It is copied, never changed.
-    tasks : mapping of str to (inputs, labels) or Dataset
-        The groups of examples that subsets are made of.
-    targets : (inputs, labels), Dataset, or mapping of str to those
-        What the trained model is judged on.
+    problem : Problem
+        The model, the tasks that subsets are made of, and the targets that the trained model is judged on.
     recipe : Recipe
         How to train.
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-    metrics : str or list of str
-        Of "loss", "accuracy", "margin".
-    per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
     init : callable, optional
-        ``init(seed)`` returns where a run starts: a module like ``model``, or a mapping of names to tensors, of which
-        the trained parameters are taken. Runs start from the weights of ``model`` where not given.
-    params : str, iterable of str or callable, optional
-        Which parameters to train; those that require a gradient where not given.
-    device : str or device, optional
-        Where to train; where the model is, if not given.
+        ``init(seed)`` returns where a run starts: a module like the problem's, or a mapping of names to tensors, of
+        which the trained parameters are taken. By default runs start from the weights of the problem's model.
     batched : bool or "auto"
-        Whether runs are made side by side. "auto": where the model allows it and, on a processor, is small.
+        Whether runs are made side by side. "auto": if the model allows it and, on a processor, is small.
     batch_size : int, optional
-        How many runs side by side; as many as memory allows, up to 256, where not given.
+        How many runs side by side; by default as many as memory allows, up to 256.
 
     Attributes
     ----------
@@ -75,7 +61,7 @@ class Retrain:
     >>> model = nn.Linear(4, 2, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
     >>> target = (inputs, torch.tensor([0, 0, 1, 1]))
-    >>> outcome = Retrain(model, tasks, target, Recipe(steps=20, lr=0.1), metrics="accuracy")
+    >>> outcome = Retrain(Problem(model, tasks, target, metrics="accuracy"), Recipe(steps=20, lr=0.1))
     >>> outcome([1, 1], seed=0)["accuracy"]
     1.0
     >>> outcome.batch([[0, 0], [1, 0], [1, 1]], [0, 0, 0])["accuracy"]
@@ -86,30 +72,19 @@ class Retrain:
 
     def __init__(
         self,
-        model: nn.Module,
-        tasks: Given,
-        targets: Given,
+        problem: Problem,
         recipe: Recipe,
         *,
-        loss: str | Loss = "cross_entropy",
-        metrics: str | list[str] = "loss",
-        per_query: bool = False,
         init: Init | None = None,
-        params: Filter = None,
-        device: torch.device | str | None = None,
         batched: Batched = "auto",
         batch_size: int | None = None,
     ) -> None:
-        self.recipe, self.init = recipe, init
-        self.problem = Problem(
-            model, tasks, targets, loss=loss, metrics=metrics, per_query=per_query, params=params, device=device,
-            batched=batched, full_batches=recipe.batch_size is None,
-        )  # fmt: skip
-        self.task_names = self.problem.task_names
-        self.maximize = self.problem.maximize
+        self.problem, self.recipe, self.init = problem, recipe, init
+        self.stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
+        self.task_names, self.maximize = problem.task_names, problem.maximize
         if init is not None:
             self._drawn(0)
-        if self.problem.batched:
+        if self.stack.batched:
             fits = free_bytes(self.problem.device) // bytes_per_model(self.problem, recipe)
             self._chunks = Chunks(min(fits, MOST_AT_ONCE) if batch_size is None else batch_size)
             # Only an outcome function that gains from it offers batches; others can be spread over processes.
@@ -119,7 +94,7 @@ class Retrain:
     @property
     def batch_size(self) -> int:
         """Number of runs that are made side by side."""
-        return self._chunks.size if self.problem.batched else 1
+        return self._chunks.size if self.stack.batched else 1
 
     @property
     def provenance(self) -> dict[str, str]:
@@ -136,13 +111,13 @@ class Retrain:
         each = as_seeds(seeds, len(rows))
         return joined(self._chunks.run(len(rows), lambda part: self._outcomes(rows[part], each[part])))
 
-    def _outcomes(self, subsets: Floats, seeds: Seeds) -> dict[str, Floats]:
-        return self.problem.outcomes(train(self.problem, self.recipe, self._start(seeds), subsets, seeds))
+    def _outcomes(self, subsets: Floats, seeds: Integers) -> dict[str, Floats]:
+        return self.stack.outcomes(train(self.stack, self.recipe, self._start(seeds), subsets, seeds))
 
-    def _start(self, seeds: Seeds) -> State:
+    def _start(self, seeds: Integers) -> State:
         """Where runs start, stacked."""
         if self.init is None:
-            return self.problem.started(len(seeds))
+            return self.stack.start(len(seeds))
         drawn = [self._drawn(int(seed)) for seed in seeds]
         return {name: torch.stack([state[name] for state in drawn]) for name in self.problem.start}
 

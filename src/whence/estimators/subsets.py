@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from whence.arrays import Floats, Integers
 from whence.errors import InputError, counted, some_of
 from whence.outcomes.checks import as_numbers, check_weights, places
-
-Floats = NDArray[np.float64]
-Seeds = NDArray[np.int64]
 
 
 def as_subsets(given: Any, task_names: Sequence[str]) -> Floats:
@@ -50,7 +48,7 @@ def as_subset(given: Any, task_names: Sequence[str]) -> Floats:
     return as_subsets([listed], task_names)
 
 
-def as_seeds(given: ArrayLike, m: int) -> Seeds:
+def as_seeds(given: ArrayLike, m: int) -> Integers:
     """One seed per subset, (m,).
 
     Examples

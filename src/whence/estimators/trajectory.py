@@ -13,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
+from whence.gradients.groups import task_gradients
 from whence.gradients.projections import Subspace, flatten, split
-from whence.models.functional import Params
-from whence.models.losses import Loss
+from whence.models.points import points_of
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
+from whence.models.stack import Stack
 from whence.models.training import train
-from whence.progress import track
 
 _NEGLIGIBLE = 1e-4  # of the strongest direction: weaker ones are rounding
 
@@ -62,51 +62,27 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, seed: int = 0) -> 
         What the examples of the run are drawn with.
     """
     wanted = sorted({round(step) for step in np.linspace(0, recipe.steps, n_points + 1)})
-    points: list[State] = []
+    states: list[State] = []
     pulls: list[Tensor] = []
 
     def watch(step: int, state: State, optimizer: Optimizer) -> None:
         if step not in wanted:
             return
-        # Models side by side are stacked; there is only one.
-        now = {name: value.detach()[0] if problem.batched else value.detach() for name, value in state.items()}
-        points.append({name: value.clone() for name, value in now.items()})
-        gradients = task_gradients(problem, now)
+        states.append({name: value.detach().clone() for name, value in state.items()})
+        (point,) = points_of(problem, states[-1:])
+        gradients = task_gradients(problem, point, side_by_side=False)
         pulls.append(gradients)
-        if isinstance(optimizer, AdamW) and step:
-            pulls.append(gradients / _scale(optimizer, problem))
+        if (divisor := recipe.update.divisor(optimizer)) is not None:
+            pulls.append(gradients / divisor)
 
-    start = {name: value[None].clone() for name, value in problem.start.items()}
-    n_tasks = len(problem.task_names)
-    end = train(problem, recipe, start, np.ones((1, n_tasks)), np.array([seed]), watch=watch)
-    origin = _flat(points[0], problem)
-    pulls.append(torch.stack([_flat(point, problem) - origin for point in points[1:]]))
+    stack = Stack(problem, batched=False)
+    end = train(stack, recipe, stack.start(1), np.ones((1, len(problem.task_names))), np.array([seed]), watch=watch)
+    origin = _flat(states[0], problem)
+    pulls.append(torch.stack([_flat(state, problem) - origin for state in states[1:]]))
     like = {name: problem.start[name] for name in problem.trained}
     directions = Subspace(split(orthonormal(torch.cat(pulls)), like))
-    final = {name: value[0] for name, value in end.items()}
-    return Trajectory(tuple(wanted), tuple(points), directions, mean_loss(problem, final))
-
-
-def task_gradients(problem: Problem, state: State) -> Tensor:
-    """Gradient of the mean loss of each task, (K, d)."""
-    fixed = {name: value for name, value in state.items() if name not in problem.trained}
-    stops = np.cumsum(problem.tasks.sizes)
-    found = []
-    for start, stop in track(list(zip(stops - problem.tasks.sizes, stops, strict=True)), "gradients of the tasks"):
-        total: Params = {name: torch.zeros_like(state[name]) for name in problem.trained}
-        for first in range(start, stop, _EXAMPLES_AT_ONCE):
-            inputs, labels = problem.tasks.rows(slice(first, min(first + _EXAMPLES_AT_ONCE, stop)))
-
-            def loss(params: Params, inputs: object = inputs, labels: Tensor = labels) -> Tensor:
-                return problem.loss(problem.output_fn({**fixed, **params}, inputs), labels).sum()
-
-            part = torch.func.grad(loss)({name: state[name] for name in problem.trained})
-            total = {name: value + part[name] for name, value in total.items()}
-        found.append(flatten({name: value[None] for name, value in total.items()})[0] / (stop - start))
-    return torch.stack(found)
-
-
-_EXAMPLES_AT_ONCE = 1024
+    losses = stack.evaluate(end, problem.tasks, {"loss": problem.loss})["loss"]
+    return Trajectory(tuple(wanted), tuple(states), directions, float(losses.double().mean()))
 
 
 def orthonormal(rows: Tensor) -> Tensor:
@@ -122,27 +98,5 @@ def orthonormal(rows: Tensor) -> Tensor:
     return basis
 
 
-@torch.no_grad()
-def mean_loss(problem: Problem, state: State) -> float:
-    """Mean loss of all examples of the tasks."""
-    loss: Loss = problem.loss
-    total = 0.0
-    for rows in problem.tasks.blocks(_EXAMPLES_AT_ONCE):
-        inputs, labels = problem.tasks.rows(rows)
-        total += float(loss(problem.output_fn(state, inputs), labels).double().sum())
-    return total / len(problem.tasks)
-
-
 def _flat(state: State, problem: Problem) -> Tensor:
     return flatten({name: state[name][None] for name in problem.trained})[0]
-
-
-def _scale(optimizer: AdamW, problem: Problem) -> Tensor:
-    """Return what AdamW divides a gradient by, (d,)."""
-    group = optimizer.param_groups[0]
-    parts = []
-    for leaf in group["params"]:
-        memory = optimizer.state[leaf]
-        average = memory["exp_avg_sq"] / (1 - group["betas"][1] ** float(memory["step"]))
-        parts.append((average.sqrt() + group["eps"]).flatten())
-    return torch.cat(parts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from whence.estimators.subsets import Floats
+from whence.arrays import Floats
 from whence.measuring.values import flatten_batch
 from whence.outcomes import Outcomes
 from whence.outcomes.checks import places

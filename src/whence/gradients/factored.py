@@ -10,6 +10,7 @@ feature per entry with a random sign. All layers share the same ``rank`` feature
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -36,33 +37,29 @@ class Kronecker:
 
     Examples
     --------
-    >>> Kronecker(rank=512).sides
-    (16, 32)
+    >>> Kronecker(rank=512).sides(200, 100), Kronecker(rank=512).sides(65, 10)
+    ((16, 32), (51, 10))
     """
 
     rank: int = 512
     seed: int = 0
 
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Numbers of directions for the longer and for the shorter side of a weight, whose product is the rank."""
-        small = next(i for i in range(int(self.rank**0.5), 0, -1) if self.rank % i == 0)
-        return small, self.rank // small
+    def sides(self, longer: int, shorter: int) -> tuple[int, int]:
+        """Numbers of directions for the longer and for the shorter side of a weight, whose product is about the rank.
 
-    def factors(self, index: int, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """A (in, ·) and B (out, ·) of the weight number ``index``."""
+        A side that has fewer entries than its share gets one direction for each, and leaves the rest to the other.
+        """
+        few = next(i for i in range(int(self.rank**0.5), 0, -1) if self.rank % i == 0)
+        for_shorter = min(self.rank // few, shorter)
+        return self.rank // for_shorter, for_shorter
+
+    def factors(self, index: int, weight: Tensor, n_biases: int = 0) -> tuple[Tensor, Tensor]:
+        """A (in, ·) and B (out, ·) of the weight number ``index``; each of its biases is one more input."""
         generator = self._generator(index)
-        n_out, n_in = weight.shape[0], weight[0].numel()
-        for_in, for_out = self.sides[::-1] if tall(weight) else self.sides
-        a = torch.randn(n_in, for_in, generator=generator) * for_in**-0.5
-        b = torch.randn(n_out, for_out, generator=generator) * for_out**-0.5
+        n_out, n_in = len(weight), weight[0].numel() + n_biases
+        for_in, for_out = self.sides(n_out, n_in)[::-1] if tall(weight) else self.sides(n_in, n_out)
+        a, b = _directions(n_in, for_in, generator), _directions(n_out, for_out, generator)
         return a.to(weight), b.to(weight)
-
-    def constant(self, index: int, weight: Tensor) -> Tensor:
-        """Row of A for the input that is always 1, whose weight is the bias number ``index``."""
-        for_in = self.sides[1] if tall(weight) else self.sides[0]
-        drawn: Tensor = torch.randn(for_in, generator=self._generator(index)) * for_in**-0.5
-        return drawn.to(weight)
 
     def signs(self, index: int, length: int, like: Tensor) -> tuple[int, Tensor]:
         """Feature that the first entry of the vector number ``index`` goes to, the next to the next; their signs."""
@@ -72,6 +69,14 @@ class Kronecker:
 
     def _generator(self, index: int) -> torch.Generator:
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, index]).generate_state(1)[0]))
+
+
+def _directions(n: int, count: int, generator: torch.Generator) -> Tensor:
+    """Random directions for one side of a weight, (n, count): one for each entry where there are as many."""
+    if count == n:
+        return torch.diag(2.0 * torch.randint(2, (n,), generator=generator) - 1)
+    drawn: Tensor = torch.randn(n, count, generator=generator) * count**-0.5
+    return drawn
 
 
 def tall(weight: Tensor) -> bool:
@@ -107,15 +112,19 @@ class Layers:
         matrices = {
             used["weight"] for layer, used in self.uses.items() if isinstance(layer, LINEAR) and "weight" in used
         }
-        self.factors = {name: projection.factors(index[name], params[name]) for name in matrices}
         self.weights = {  # of the biases that have a chosen one
             used["bias"]: used["weight"]
             for used in self.uses.values()
             if "bias" in used and used.get("weight") in matrices
         }
-        self.constants = {
-            bias: projection.constant(index[bias], params[weight]) for bias, weight in self.weights.items()
-        }
+        self.factors: dict[str, tuple[Tensor, Tensor]] = {}
+        self.constants: dict[str, Tensor] = {}  # rows of A for inputs that are always 1, whose weights are biases
+        for name in matrices:
+            biases = [bias for bias, weight in self.weights.items() if weight == name]
+            a, b = projection.factors(index[name], params[name], len(biases))
+            n_in = len(a) - len(biases)
+            self.factors[name] = a[:n_in], b
+            self.constants |= dict(zip(biases, a[n_in:], strict=True))
         self.signs = {
             name: projection.signs(index[name], value.numel(), value)
             for name, value in params.items()
@@ -137,19 +146,17 @@ class Layers:
             ]
         n, width = outputs.shape
         inputs_projected = [self._inputs(use, n) for use in seen]
-        features = torch.empty(n, width, self.projection.rank, device=outputs.device)
+        features = torch.zeros(n, width, self.projection.rank, device=outputs.device)
         for c in range(width):
-            # Every layer adds Σₜ few ⊗ many, so that one product over the positions of all layers adds them up.
-            pairs = [
-                self._pair(use, held, delta, n)
-                for use, held, delta in zip(seen, inputs_projected, gradients[c], strict=True)
-                if held is not None
-            ]
-            if pairs:
-                few, many = (torch.cat(side, dim=1).float() for side in zip(*pairs, strict=True))
-                torch.bmm(few.transpose(1, 2), many, out=features[:, c].view(n, *self.projection.sides))
-            else:
-                features[:, c] = 0
+            pairs: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+            for use, held, delta in zip(seen, inputs_projected, gradients[c], strict=True):
+                if held is not None:
+                    few, many = self._pair(use, held, delta, n)
+                    pairs[few.shape[2], many.shape[2]].append((few, many))
+            for sides, alike in pairs.items():
+                # Every layer adds Σₜ few ⊗ many: one product over the positions of all layers with the same sides.
+                few, many = (torch.cat(side, dim=1).float() for side in zip(*alike, strict=True))
+                features[:, c, : sides[0] * sides[1]].view(n, *sides).baddbmm_(few.transpose(1, 2), many)
             for use, delta in zip(seen, gradients[c], strict=True):
                 self._add_vectors(features[:, c], use, delta)
         return outputs.detach(), features
@@ -239,8 +246,22 @@ class Layers:
             a, b = self.factors[weight]
             rows = self.constants[name][None] if name in self.weights else a
             both = torch.einsum("noi,ir,os->nrs", value.reshape(len(value), -1, len(rows)), rows, b)
-            found += (both.transpose(1, 2) if tall(self.params[weight]) else both).flatten(1)
+            along = (both.transpose(1, 2) if tall(self.params[weight]) else both).flatten(1)
+            found[:, : along.shape[1]] += along
         return found
+
+    @property
+    def spanned(self) -> int:
+        """Number of directions that are linearly independent: no more than there are parameters or used features."""
+        reached, n = np.zeros(self.projection.rank, dtype=bool), 0
+        for name, (a, b) in self.factors.items():
+            n_in = len(a) + sum(weight == name for weight in self.weights.values())
+            reached[: a.shape[1] * b.shape[1]] = True
+            n += min(n_in, a.shape[1]) * min(len(b), b.shape[1])
+        for first, signs in self.signs.values():
+            reached[(first + np.arange(len(signs))) % len(reached)] = True
+            n += min(len(signs), len(reached))
+        return min(n, int(reached.sum()))
 
     @classmethod
     def checked(cls, output_fn: ModelFn, params: Params, projection: Kronecker, probe: Inputs) -> Layers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,33 @@ class Linearization:
         return Linearization(self.outputs, features, self.examples, self.route)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """How the features of GradEx and TRAK are computed and kept: for speed and memory.
+
+    Parameters
+    ----------
+    route : {"auto", "forward", "reverse", "factored"}
+        Which way to the projected gradients; see `whence.gradients.routes`.
+    examples : int or None
+        Examples of each task that features are made of, drawn at random; all if None. Features take most of the time,
+        and a few examples per task often say as much as all.
+    precision : {"float32", "bfloat16"}
+        Of the forward passes.
+    store : path, optional
+        Folder to keep the features in, if they are larger than memory or are needed again.
+    """
+
+    route: str = "auto"
+    examples: int | None = None
+    precision: str = "float32"
+    store: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.examples is not None and self.examples < 1:
+            raise InputError(f"The 'examples' parameter of Features must be 1 or more. Got {self.examples} instead.")
+
+
 ROWS = 256  # examples per pass, and in a block of a store
 ROWS_FACTORED = 2048  # … of the factored route, whose many small products are worth their calls only for many examples
 _BLOCK_NUMBERS = 2**26  # numbers in a block of features, and in the outputs of all subsets for it: 256 MB
@@ -129,7 +157,7 @@ def linearize(
     precision : {"float32", "bfloat16"}
         Of the forward pass; features are float32.
     store : path, optional
-        Folder to keep the features in, where they are larger than memory or shall survive; taken up if it exists.
+        Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
     batch_size : int, optional
         Examples per pass; fewer are taken where memory is short.
     what : str
@@ -206,7 +234,7 @@ def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, 
         first, again, rtol=1e-3, atol=1e-5, equal_nan=True
     ):
         raise InputError(
-            f"The model gives other outputs when it sees the same {what} again: switch off what is random in it "
+            f"The model is not deterministic: two passes over the same {what} differ. Switch off what is random in it "
             "(dropout called as a function, sampling, noise)."
         )
     return first.shape[1]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
+from whence.arrays import Floats
 from whence.gradients.linearize import Linearization
 from whence.gradients.solve import solve
 from whence.models.losses import Loss
 
-Floats = NDArray[np.float64]
 _EXPONENTS = (-6.0, 0.0)  # of the shares considered
 _HALVINGS = 8  # of that range; the penalty is then known to 5%
 
@@ -24,7 +22,7 @@ def mean_square(linear: Linearization) -> float:
     return total / (n * width)
 
 
-def matching_share(linear: Linearization, subset: Floats, loss: Loss, wanted: float) -> float:
+def matching_share(linear: Linearization, shares: Floats, loss: Loss, wanted: float) -> float:
     """Return the penalty, as a share of `mean_square`, with which the linear model has a given training loss.
 
     Training that is stopped early does not go all the way to the minimum, nor does a penalised update. A run that was
@@ -35,8 +33,8 @@ def matching_share(linear: Linearization, subset: Floats, loss: Loss, wanted: fl
     ----------
     linear : Linearization
         Of the tasks.
-    subset : ndarray of shape (1, K)
-        Weights of the tasks in the run.
+    shares : ndarray of shape (1, K)
+        Shares of the tasks in the run, as `solve` takes them.
     loss : Loss
     wanted : float
         Mean loss of its examples after the run.
@@ -47,7 +45,7 @@ def matching_share(linear: Linearization, subset: Floats, loss: Loss, wanted: fl
         l2 = scale * 10.0**exponent
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the loss is near enough for a comparison
-            found = solve(linear, subset, loss, l2=l2, tol=1e-4)
+            found = solve(linear, shares, loss, l2=l2, tol=1e-4)
         return bool(found.objective[0] - l2 / 2 * float(found.delta.square().sum()) > wanted)
 
     low, high = _EXPONENTS

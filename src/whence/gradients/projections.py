@@ -210,6 +210,29 @@ class Subspace:
         return gradients @ self.rows(like, 0, self.rank).T.to(gradients)
 
 
+@dataclass(frozen=True)
+class Identity:
+    """P = I, every parameter a direction of its own: nothing is lost, and GradEx is exact where the model is linear.
+
+    Examples
+    --------
+    >>> Identity(rank=3).rows({"w": torch.zeros(3)}, 1, 3)
+    tensor([[0., 1., 0.],
+            [0., 0., 1.]])
+    """
+
+    rank: int
+
+    def rows(self, like: Params, start: int, stop: int) -> Tensor:
+        first = next(iter(like.values()))
+        made = torch.zeros(stop - start, n_params(like), dtype=first.dtype, device=first.device)
+        made[torch.arange(stop - start), torch.arange(start, stop)] = 1
+        return made
+
+    def project(self, gradients: Tensor, like: Params) -> Tensor:
+        return gradients
+
+
 PROJECTIONS = {"gaussian": Gaussian, "rademacher": Rademacher, "sparse": CountSketch}
 
 

@@ -18,13 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from whence.errors import InputError, did_you_mean
 from whence.gradients.factored import Kronecker, Layers
-from whence.gradients.projections import CountSketch, Gaussian, Projection, flatten, n_params, split
+from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.losses import margin
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)
+# Times the rank up to which all parameters are directions: the features are then at most four times as large and the
+# Hessian takes at most sixteen times as long, which for so few numbers is seconds, and nothing is lost to chance.
+EXACT_UP_TO = 4
 _AT_ONCE = 32  # directions whose Jacobian-vector products are made together
 
 
@@ -42,8 +45,9 @@ def prices(
     with FlopCounterMode(display=False) as counter:
         output_fn(params, inputs)
     per_example = max(1.0, counter.get_total_flops() / len(labels))
-    # A sketch touches each number once, at the speed of memory and not of products.
-    touched = n_params(params) * (20 * projection.nonzeros if isinstance(projection, CountSketch) else projection.rank)
+    # A sketch touches each number once, at the speed of memory and not of products; the identity leaves them alone.
+    each = 20 * projection.nonzeros if isinstance(projection, CountSketch) else projection.rank
+    touched = 0 if isinstance(projection, Identity) else n_params(params) * each
     return {"forward": 1.0 + 2 * projection.rank, "reverse": 1 + width * (3 + 2 * touched / per_example)}
 
 
@@ -62,7 +66,13 @@ def choose_route(open_routes: dict[str, float], route: str, projection: Projecti
 def cheapest_projection(
     output_fn: OutputFn, params: Params, examples: Examples, rank: int, seed: int, width: int
 ) -> Projection | Kronecker:
-    """Return Kronecker directions where the layers of the model allow them and they are cheaper, else Gaussian ones."""
+    """Return the directions that say most for what they cost.
+
+    All parameters where these are few; else Kronecker directions, where the layers of the model allow them and they are
+    cheaper, or Gaussian ones.
+    """
+    if n_params(params) <= EXACT_UP_TO * rank:
+        return Identity(n_params(params))
     dense, structured = Gaussian(rank, seed), Kronecker(rank, seed)
     if not isinstance(output_fn, ModelFn):
         return dense

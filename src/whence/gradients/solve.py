@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from whence.arrays import Floats
 from whence.errors import InputError, some_of
 from whence.gradients.linearize import Linearization
 from whence.models.losses import Loss, Squared
@@ -56,9 +57,9 @@ class Solution:
     """
 
     delta: Tensor
-    objective: NDArray[np.float64]
-    gradient_norm: NDArray[np.float64]
-    gap: NDArray[np.float64]
+    objective: Floats
+    gradient_norm: Floats
+    gap: Floats
     converged: NDArray[np.bool_]
     n_iterations: int
 
@@ -70,40 +71,12 @@ class Solution:
         )
 
 
-def weights_of(subsets: NDArray[np.float64], sizes: NDArray[np.int64], weighting: str) -> NDArray[np.float64]:
-    """Weight of each example of each task, (m, K); those of all examples of a subset add up to one.
-
-    Parameters
-    ----------
-    subsets : ndarray of shape (m, K)
-        In or out, or weights; a subset without tasks has only zeros.
-    sizes : ndarray of shape (K,)
-        Examples per task.
-    weighting : {"task", "sample"}
-        Whether tasks count equally, as in the paper's weighted loss, or examples do.
-
-    Examples
-    --------
-    >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "task")
-    array([[0.5  , 0.125]])
-    >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "sample")
-    array([[0.2, 0.2]])
-    """
-    if weighting not in ("task", "sample"):
-        raise InputError(f"The 'weighting' must be 'task' or 'sample'. Got {weighting!r}.")
-    per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
-    total = (per_example * sizes).sum(axis=1, keepdims=True)
-    shares: NDArray[np.float64] = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
-    return shares
-
-
 def solve(
     linear: Linearization,
-    subsets: NDArray[np.float64],
+    shares: Floats,
     loss: Loss,
     *,
     l2: float,
-    weighting: str = "task",
     tol: float = 1e-7,
     max_iter: int = 50,
 ) -> Solution:
@@ -113,12 +86,12 @@ def solve(
     ----------
     linear : Linearization
         Of the tasks.
-    subsets : ndarray of shape (m, K)
-        The update for the empty set is zero.
+    shares : ndarray of shape (m, K)
+        Share of each task in the loss of each subset, as `whence.models.sampling.task_shares` gives them. They add up
+        to one, or are all zero for the empty subset, whose update is zero.
     loss : Loss
     l2 : float
         Penalty on the update, against a loss whose weights add up to one.
-    weighting : {"task", "sample"}
     tol : float
         Gap, relative to the objective, at which a subset is done.
     max_iter : int
@@ -127,8 +100,7 @@ def solve(
     """
     if not l2 > 0:
         raise InputError(f"The 'l2' penalty must be positive, so that there is one best update. Got {l2}.")
-    weights = weights_of(subsets, linear.examples.sizes, weighting)
-    by_task = torch.as_tensor(weights, dtype=linear.features.dtype, device=linear.outputs.device)
+    by_task = torch.as_tensor(shares / linear.examples.sizes, dtype=linear.features.dtype, device=linear.outputs.device)
     if isinstance(loss, Squared):
         return _solve_squared(linear, by_task, loss, l2)
     n, width, _ = linear.features.shape
@@ -145,7 +117,7 @@ def solve(
     if not found.converged.all():
         rows = np.flatnonzero(~found.converged)
         warnings.warn(
-            f"{len(rows)} of {len(subsets)} subsets did not converge (rows {some_of(map(str, rows))}; "
+            f"{len(rows)} of {len(shares)} subsets did not converge (rows {some_of(map(str, rows))}; "
             f"gap up to {np.nanmax(found.gap):.1e}): raise l2.",
             ConvergenceWarning,
             stacklevel=2,
@@ -390,5 +362,5 @@ def _two_loops(now: _Subsets, factor: Tensor) -> Tensor:
     return r
 
 
-def _numbers(tensor: Tensor) -> NDArray[np.float64]:
+def _numbers(tensor: Tensor) -> Floats:
     return tensor.double().cpu().numpy()

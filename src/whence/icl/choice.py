@@ -15,8 +15,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn.utils.rnn import pad_sequence
 
+from whence.arrays import Floats
 from whence.errors import InputError
-from whence.estimators.subsets import Floats
 from whence.icl.estimate import AnchoredPrompts
 from whence.icl.truth import Prompted
 

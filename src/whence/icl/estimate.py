@@ -19,8 +19,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from whence.arrays import Floats
 from whence.errors import InputError, counted, did_you_mean
-from whence.estimators.subsets import Floats
 from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
 from whence.icl.prompts import Prompts

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
+from whence.arrays import Floats
 from whence.errors import InputError, counted, did_you_mean
-from whence.estimators.subsets import Floats, as_seeds, as_subset, as_subsets
+from whence.estimators.subsets import as_seeds, as_subset, as_subsets
 from whence.icl.language import LanguageModel
 from whence.icl.prompts import Prompts
 from whence.models.targets import LOWER_IS_BETTER, single

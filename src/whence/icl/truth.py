@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from whence.arrays import Floats
 from whence.errors import InputError
-from whence.estimators.subsets import Floats
 from whence.icl.language import LanguageModel
 from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
 from whence.icl.prompts import Prompts, Tokens

@@ -64,7 +64,7 @@ class Examples:
         if not groups:
             raise InputError(f"The {what} must have at least one group of examples. Got none.")
         parts = {str(name): _pair(group, f"{what}[{name!r}]") for name, group in groups.items()}
-        _check_alike(parts, what)
+        _check_same_form(parts, what)
         sizes = torch.tensor([len(labels) for _, labels in parts.values()])
         inputs, labels = zip(*parts.values(), strict=True)
         return cls(
@@ -136,7 +136,7 @@ def _tensor(leaf: Any) -> Any:
     return torch.as_tensor(leaf) if isinstance(leaf, (np.ndarray, list)) else leaf
 
 
-def _check_alike(parts: Mapping[str, tuple[Inputs, Tensor]], what: str) -> None:
+def _check_same_form(parts: Mapping[str, tuple[Inputs, Tensor]], what: str) -> None:
     """Refuse groups that cannot be stacked."""
 
     def form(part: tuple[Inputs, Tensor]) -> Any:

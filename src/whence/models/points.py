@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from whence.errors import InputError, did_you_mean
 from whence.models.functional import ModelFn, Params
-from whence.models.problem import Problem
+from whence.models.problem import Problem, as_problem
 
 Checkpoint = nn.Module | Mapping[str, Tensor]
 Point = tuple[ModelFn, Params]  # the model as a function of what may move, and where that is
@@ -16,7 +16,7 @@ Point = tuple[ModelFn, Params]  # the model as a function of what may move, and 
 
 def points_of(problem: Problem, checkpoints: Iterable[Checkpoint]) -> list[Point]:
     """Return the model at each checkpoint, or as it is where there is none."""
-    everything = {**problem.output_fn.fixed, **problem.start}
+    everything = {**as_problem(problem).output_fn.fixed, **problem.start}
     points = []
     for checkpoint in list(checkpoints) or [everything]:
         state = {**everything, **state_of(checkpoint, everything, problem.trained)}

@@ -1,32 +1,28 @@
-"""A model with the tasks it learns from and the targets it is judged on: what all estimators with a model start from.
+"""A model with the tasks it learns from and the targets it is judged on: what every estimator and baseline takes.
 
-`Problem` checks that the parts go together, and gives the outcomes of stacked states: m models side by side, their
-parameters (and the buffers that change in training) in tensors of shape (m, ...), run at once under
-``torch.func.vmap``. A model that cannot be run like that is run once per state, with the same results.
+`Problem` checks once that the parts go together. How a model is trained is a `Recipe`; how many are run at once is a
+`Stack`; what is estimated, and how, is a matter of each method.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import copy
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from whence.errors import DataWarning, InputError
+from whence.errors import InputError, counted, some_of
 from whence.models.examples import Examples, Given, Inputs
-from whence.models.functional import Filter, ModelFn, functional, plain_attention
-from whence.models.losses import Loss, Metric, loss_named, metrics_named
-from whence.models.memory import bytes_per_row, free_bytes
-from whence.models.targets import Floats, by_target, higher_is_better
+from whence.models.functional import Filter, ModelFn, functional
+from whence.models.losses import Loss, loss_named, metrics_named
+from whence.models.memory import bytes_per_row
+from whence.models.targets import higher_is_better
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
-Batched = bool | Literal["auto"]
-# Above this many trained parameters, a processor is faster with one model at a time, which stays in its cache.
-MOST_TRAINED_ON_CPU = 150_000
 
 
 class Problem:
@@ -35,23 +31,25 @@ class Problem:
     Parameters
     ----------
     model : nn.Module
-        As `functional` takes it. Its weights are copied where they are trained, and it is never changed.
-    tasks, targets : Examples, mapping of str to group, or group
-        What to learn from, and the queries. See `Examples.of`.
-    loss : str or Loss
-        What training minimises: "cross_entropy", "logistic" or "squared".
+        At W₀: where runs start, or for influence functions and the like, as trained on all tasks. Gives outputs (n, C)
+        for a batch of inputs, as `whence.models.functional.functional` takes it. It is copied, never changed. If some
+        of its parameters require no gradient, as with adapters, only the others are trained.
+    tasks : mapping of str to (inputs, labels) or Dataset
+        The groups of examples that subsets are made of.
+    targets : (inputs, labels), Dataset, or mapping of str to those
+        The queries that the model is judged on.
+    loss : {"cross_entropy", "logistic", "squared"} or Loss
+        What training minimises.
     metrics : str or list of str
-        What is measured on the targets: "loss", "accuracy", "margin".
+        What is measured on the targets: "loss", "accuracy", "margin". Influence functions and the like score the loss,
+        whatever the metrics.
     per_query : bool
         Whether every query is an outcome of its own, instead of their mean.
-    params : filter
-        Which parameters are trained; see `functional`.
+    params : str, iterable of str or callable, optional
+        Which parameters are trained: names or patterns such as ``"head.*"``, or a test of the name. By default those
+        that require a gradient.
     device : str or device, optional
-        Where to work; that of the model where not given.
-    batched : bool or "auto"
-        Whether models run side by side under vmap; "auto": where the model allows it and, on a processor, is small.
-    full_batches : bool
-        Whether models side by side are trained on batches of all tasks, where those outside a subset count nothing.
+        Where to work; by default where the model is.
 
     Attributes
     ----------
@@ -59,17 +57,14 @@ class Problem:
         W₀: the parameters that are trained and the buffers that change with them, as they are in the model.
     trained : tuple of str
         Names of the parameters among them.
-    batched : bool
-        Whether models run side by side.
     bytes_per_row : int
         Memory that an example takes in the training of one model.
 
     Examples
     --------
     >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
-    >>> problem = Problem(nn.Linear(2, 2), {"a": group, "b": group}, group)
-    >>> problem.outcomes({name: value[None] for name, value in problem.start.items()})["loss"].shape
-    (1,)
+    >>> Problem(nn.Linear(2, 2), {"a": group, "b": group}, group)
+    Problem: Linear with 6 of 6 parameters trained; 2 tasks (a, b), 6 examples; 3 queries; loss
     """
 
     def __init__(
@@ -83,8 +78,6 @@ class Problem:
         per_query: bool = False,
         params: Filter = None,
         device: torch.device | str | None = None,
-        batched: Batched = "auto",
-        full_batches: bool = False,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model must be a torch.nn.Module. Got {type(model).__name__}.")
@@ -102,25 +95,34 @@ class Problem:
             self._check_labels()
             self.start.update(self._buffers_that_change(model))
             self.bytes_per_row = self._bytes_per_row()
-            n_trained = sum(self.start[name].numel() for name in self.trained)
-            small = self.device.type != "cpu" or n_trained <= MOST_TRAINED_ON_CPU
-            wanted = small if batched == "auto" else batched
-            normalizes = any(isinstance(module, _BatchNorm) for module in model.modules())
-            obstacle = self._obstacle(normalizes and full_batches) if wanted else ""
-        if obstacle and batched is True:
-            raise InputError(f"Models cannot be run side by side: {obstacle}. Give batched=False.")
-        if obstacle:
-            warnings.warn(
-                f"Models are run one at a time: {obstacle}. (With batched=False this goes without saying.)",
-                DataWarning,
-                stacklevel=3,
-            )
-        self.batched = wanted and not obstacle
+
+    def __repr__(self) -> str:
+        tasks = f"{counted(len(self.task_names), 'task')} ({some_of(self.task_names)})"
+        return (
+            f"Problem: {type(self.output_fn.module).__name__} with {self.n_trained:,} of {self.n_params:,} parameters "
+            f"trained; {tasks}, {counted(len(self.tasks), 'example')}; {len(self.targets)} "
+            f"{'query' if len(self.targets) == 1 else 'queries'}; {', '.join(self.metrics)}"
+        )
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters of the model."""
+        return sum(value.numel() for value in self.output_fn.module.parameters())
+
+    @property
+    def n_trained(self) -> int:
+        """Number of parameters that are trained."""
+        return sum(self.start[name].numel() for name in self.trained)
 
     @property
     def task_names(self) -> tuple[str, ...]:
         """Names of the tasks, in the order of the columns of subsets."""
         return self.tasks.names
+
+    @property
+    def query_owner(self) -> Tensor:
+        """Number of the outcome of each query, (q,): that of its target, or its own with ``per_query``."""
+        return torch.arange(len(self.targets), device=self.device) if self.per_query else self.targets.owner
 
     @property
     def precision(self) -> torch.dtype:
@@ -132,41 +134,21 @@ class Problem:
         """Names of the outcomes for which higher is better."""
         return higher_is_better(self.metrics, self.targets, per_query=self.per_query)
 
-    def started(self, m: int) -> State:
-        """W₀ of m models, stacked."""
-        return {name: value.repeat(m, *[1] * value.ndim) for name, value in self.start.items()}
-
     def losses(self, state: State, inputs: Inputs, labels: Tensor) -> Tensor:
         """Loss of each example in training, (n,), of one model."""
         return self.loss(self.train_fn(state, inputs), labels)
 
-    def values(self, state: State) -> dict[str, Tensor]:
-        """Metrics of stacked states on every query, {metric: (m, q)}."""
-        return self.evaluate(state, self.targets, self.metrics)
+    def on_loss(self) -> Problem:
+        """The same problem with the loss as its only metric."""
+        other = copy.copy(self)
+        other.metrics = {"loss": self.loss}
+        return other
 
-    @torch.no_grad()
-    def evaluate(self, state: State, examples: Examples, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
-        """Metrics of stacked states on every one of the examples, {metric: (m, n)}."""
-        m = len(next(iter(state.values())))
-        fits = free_bytes(self.device) // (m * self.bytes_per_row)
-        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
-        for block in examples.blocks(max(1, min(fits, len(examples)))):
-            inputs, labels = examples.rows(block)
-            outputs = self.outputs(state, inputs)
-            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-            for name, metric in metrics.items():
-                parts[name].append(metric(outputs, labels))
-        return {name: torch.cat(part, dim=1) for name, part in parts.items()}
-
-    def outputs(self, state: State, inputs: Inputs) -> Tensor:
-        """Outputs of stacked states on the same inputs, (m, n, C), as when the model is used."""
-        if self.batched:
-            return side_by_side(self.output_fn, (0, None), state, inputs)
-        return torch.stack([self.output_fn(one, inputs) for one in unstacked(state)])
-
-    def outcomes(self, state: State) -> dict[str, Floats]:
-        """Outcomes of stacked states by name, (m,) or (m, q_t)."""
-        return by_target(self.values(state), self.targets, per_query=self.per_query)
+    def with_examples(self, tasks: Examples, targets: Examples) -> Problem:
+        """The same model with other examples of the same kind, which are not checked again."""
+        other = copy.copy(self)
+        other.tasks, other.targets = tasks.to(self.device), targets.to(self.device)
+        return other
 
     @contextmanager
     def own_randomness(self, seed: int = 0) -> Iterator[None]:
@@ -182,8 +164,12 @@ class Problem:
     def _check_labels(self) -> None:
         for what, examples in (("tasks", self.tasks), ("target", self.targets)):
             with torch.no_grad():
-                outputs = self.output_fn(self.start, self._rows(examples)[0])
+                outputs = self.output_fn(self.start, self.some_inputs(examples))
             self.loss.check(outputs, examples.labels, what)
+
+    def some_inputs(self, examples: Examples) -> Inputs:
+        """Inputs of two examples, to try things with."""
+        return self._rows(examples)[0]
 
     def _rows(self, examples: Examples, n: int = 2) -> tuple[Inputs, Tensor]:
         """Some rows to try things with; two or more, if need be the same twice, for batch statistics to exist."""
@@ -194,7 +180,7 @@ class Problem:
         buffers = {name: value.detach() for name, value in model.named_buffers()}
         copies = {name: value.to(self.device, copy=True) for name, value in buffers.items()}
         with torch.no_grad():
-            self.train_fn({**self.start, **copies}, self._rows(self.tasks)[0])
+            self.train_fn({**self.start, **copies}, self.some_inputs(self.tasks))
         # Statistics may happen to stay what they are in two rows.
         known = {
             f"{place}.{name}" if place else name
@@ -210,38 +196,12 @@ class Problem:
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
         return bytes_per_row(lambda n: self.losses(state, *self._rows(self.tasks, n)).sum())
 
-    def _obstacle(self, mixes_subsets: bool) -> str:
-        """Why models cannot run side by side, in training and in use; empty where they can."""
-        if mixes_subsets:
-            return "with batch normalisation, full batches must hold the examples of one subset only"
-        two: Any = {name: torch.stack([value, value]) for name, value in self.start.items()}
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.filterwarnings("error", message="There is a performance drop")
-                for output_fn, examples in ((self.train_fn, self.tasks), (self.output_fn, self.targets)):
-                    side_by_side(output_fn, (0, None), two, self._rows(examples)[0])
-        except Exception as error:
-            text = " ".join(str(error).split())
-            if "randomness" in text:
-                return "the model draws random numbers in training (dropout)"
-            return f"torch.func.vmap cannot run the model ({text[:200]})"
-        return ""
 
-
-def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
-    """Results of a function of one model for all models of a stack; an ``in_dims`` of None is for what they share."""
-    with plain_attention():
-        found: Tensor = torch.func.vmap(function, in_dims=in_dims)(*args)
-    return found
-
-
-def unstacked(state: State) -> list[State]:
-    """States of single models, as views.
-
-    Examples
-    --------
-    >>> unstacked({"weight": torch.tensor([1.0, 2.0])})
-    [{'weight': tensor(1.)}, {'weight': tensor(2.)}]
-    """
-    m = len(next(iter(state.values())))
-    return [{name: value[row] for name, value in state.items()} for row in range(m)]
+def as_problem(given: Any) -> Problem:
+    """Return the problem if it is one, as the first argument of every estimator and baseline must be."""
+    if not isinstance(given, Problem):
+        raise InputError(
+            f"The 'problem' parameter must be a whence.Problem(model, tasks, targets). Got {type(given).__name__} "
+            "instead."
+        )
+    return given

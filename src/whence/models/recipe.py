@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 from whence.errors import InputError, counted, did_you_mean
+from whence.models.optimizers import Optimizer, optimizer_named
 
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.optim import Optimizer
-
-Choices = dict[str, tuple[str, ...]]
-CHOICES: Choices = {
-    "optimizer": ("adamw", "sgd"),
-    "schedule": ("constant", "linear", "cosine"),
-    "weighting": ("sample", "task"),
-}
+Weighting = Literal["sample", "task"]
+CHOICES = {"schedule": ("constant", "linear", "cosine"), "weighting": ("sample", "task")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,15 +25,12 @@ class Recipe:
         Number of updates.
     lr : float
         Learning rate after the warm-up.
-    optimizer : {"adamw", "sgd"}
-        As in ``torch.optim``.
+    optimizer : {"adamw", "sgd"} or Optimizer
+        As in ``torch.optim``; for other options than the default, such as ``SGD(momentum=0.9)``, one of
+        `whence.models.optimizers`.
     batch_size : int or None
         Examples per update. None: every update takes the mean over all examples of the subset.
     weight_decay : float
-    betas, eps
-        Of AdamW.
-    momentum, nesterov
-        Of SGD.
     schedule : {"constant", "linear", "cosine"}
         How the rate goes on after the warm-up; linear and cosine fall to 0 at the end of the training.
     warmup : int
@@ -50,7 +40,7 @@ class Recipe:
     weighting : {"sample", "task"}
         "sample": all examples of the subset are equally likely, so that a task counts by its size. "task": all tasks
         are, whatever their size. Where the subset has weights, a task (or each of its examples) is likely in
-        proportion to its weight.
+        proportion to its weight. "sample" is the default of every method of whence.
 
     Examples
     --------
@@ -61,19 +51,16 @@ class Recipe:
 
     steps: int
     lr: float = 1e-3
-    optimizer: Literal["adamw", "sgd"] = "adamw"
+    optimizer: str | Optimizer = "adamw"
     batch_size: int | None = 32
     weight_decay: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    momentum: float = 0.0
-    nesterov: bool = False
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup: int = 0
     clip: float | None = None
-    weighting: Literal["sample", "task"] = "sample"
+    weighting: Weighting = "sample"
 
     def __post_init__(self) -> None:
+        optimizer_named(self.optimizer)
         for name, known in CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"There is no {name} {value!r} for a recipe. {did_you_mean(str(value), known)}")
@@ -81,20 +68,16 @@ class Recipe:
         self._check_whole("warmup", 0)
         if self.batch_size is not None:
             self._check_whole("batch_size", 1)
-        for name, least in {"lr": 0.0, "weight_decay": 0.0, "momentum": 0.0, "eps": 0.0, "clip": 0.0}.items():
+        for name, least in {"lr": 0.0, "weight_decay": 0.0, "clip": 0.0}.items():
             value = getattr(self, name)
             positive = name in ("lr", "clip")
             if value is not None and not (math.isfinite(value) and (value > least if positive else value >= least)):
                 wanted = "a finite number above 0" if positive else "a finite number, 0 or more"
                 raise InputError(f"The '{name}' of a recipe must be {wanted}. Got {value!r}.")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise InputError(f"The 'betas' of a recipe must be two numbers from 0 to below 1. Got {self.betas!r}.")
         if self.warmup > self.steps:
             raise InputError(
                 f"The warm-up must not be longer than the training, {self.steps} steps. Got {self.warmup}."
             )
-        if self.nesterov and not self.momentum:
-            raise InputError("Nesterov's update needs momentum: give 'momentum' above 0, or nesterov=False.")
 
     def _check_whole(self, name: str, least: int) -> None:
         value = getattr(self, name)
@@ -112,20 +95,10 @@ class Recipe:
             return self.lr * (1 + math.cos(math.pi * done)) / 2
         return self.lr
 
-    def make_optimizer(self, params: list[Tensor]) -> Optimizer:
-        """Optimizer of these parameters.
-
-        AdamW and SGD treat every number by itself, so that the optimizer of stacked parameters (m, ...) is the
-        optimizer of each of the m models.
-        """
-        import torch
-
-        # One pass over the memory of a parameter, where torch has it, instead of one per operation.
-        fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
-        options: dict[str, Any] = {"lr": self.lr, "weight_decay": self.weight_decay, "fused": fused}
-        if self.optimizer == "adamw":
-            return torch.optim.AdamW(params, betas=self.betas, eps=self.eps, **options)
-        return torch.optim.SGD(params, momentum=self.momentum, nesterov=self.nesterov, **options)
+    @property
+    def update(self) -> Optimizer:
+        """The optimizer, with its options."""
+        return optimizer_named(self.optimizer)
 
     def __str__(self) -> str:
         """Steps, optimizer and rate, and whatever else is not the default."""
@@ -134,4 +107,4 @@ class Recipe:
         others = [name for name in usual if name not in told and getattr(self, name) != usual[name]]
         size = f"batches of {self.batch_size}" if self.batch_size else "full batches"
         extra = "".join(f", {name} {getattr(self, name)}" for name in others)
-        return f"{counted(self.steps, 'step')} of {self.optimizer}, lr {self.lr:g}, {size}{extra}"
+        return f"{counted(self.steps, 'step')} of {self.update}, lr {self.lr:g}, {size}{extra}"

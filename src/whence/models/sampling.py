@@ -10,18 +10,48 @@ from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from whence.gradients.solve import weights_of
+from whence.arrays import Floats, Integers
+from whence.errors import InputError
 from whence.models.recipe import Recipe
 
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
-Draws = Literal["own", "alike", "weighed"]
+Draws = Literal["own", "shared", "reweighted"]
 DRAWS_AT_ONCE = 1 << 20
 
 
-def task_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
+def check_weighting(weighting: str) -> None:
+    """Refuse what is not a weighting of tasks."""
+    if weighting not in ("sample", "task"):
+        raise InputError(f"The 'weighting' parameter must be 'sample' or 'task'. Got {weighting!r} instead.")
+
+
+def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
+    """Weight of each example of each task, (m, K); those of all examples of a subset add up to one.
+
+    Parameters
+    ----------
+    subsets : ndarray of shape (m, K)
+        In or out, or weights; a subset without tasks has only zeros.
+    sizes : ndarray of shape (K,)
+        Examples per task.
+    weighting : {"task", "sample"}
+        Whether tasks count equally, as in the paper's weighted loss, or examples do.
+
+    Examples
+    --------
+    >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "task")
+    array([[0.5  , 0.125]])
+    >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "sample")
+    array([[0.2, 0.2]])
+    """
+    check_weighting(weighting)
+    per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
+    total = (per_example * sizes).sum(axis=1, keepdims=True)
+    shares: Floats = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
+    return shares
+
+
+def task_shares(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     """Probability that an example is drawn from each task, (m, K); all 0 for the empty subset.
 
     Examples
@@ -32,7 +62,7 @@ def task_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
     return weights_of(subsets, sizes, weighting) * sizes
 
 
-def example_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
+def example_shares(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     """Probability of each example, (m, n), the examples of a task one after the other.
 
     Examples
@@ -44,12 +74,12 @@ def example_shares(subsets: Floats, sizes: Rows, weighting: str) -> Floats:
 
 
 def draw_batches(
-    subsets: Floats, seeds: Rows, sizes: Rows, recipe: Recipe, steps: int, *, alike: bool = False
-) -> Iterator[Rows]:
+    subsets: Floats, seeds: Integers, sizes: Integers, recipe: Recipe, steps: int, *, shared: bool = False
+) -> Iterator[Integers]:
     """Yield the rows of the examples of each step, (m, batch_size), for subsets that are not empty.
 
-    With ``alike``, runs of one seed see the same examples as far as their shares allow: what is drawn is drawn from all
-    tasks, and only what a run has too much of is drawn again. They then differ by their shares, and not by luck.
+    With ``shared``, runs of one seed see the same examples as far as their shares allow: examples are drawn from all
+    tasks, and only what a run has too much of is drawn again. Runs then differ by their shares, not by their draws.
 
     Examples
     --------
@@ -68,16 +98,16 @@ def draw_batches(
     for start in range(0, steps, block):
         n = min(block, steps - start)
         drawn = [
-            _alike(rng.random((n, size)), choose.random((n, size)), s, everything, sizes)
-            if alike
+            _shared_rows(rng.random((n, size)), choose.random((n, size)), s, everything, sizes)
+            if shared
             else _rows(rng.random((n, size)), s, sizes)
             for rng, choose, s in zip(generators, choosing, shares, strict=True)
         ]
         yield from np.stack(drawn, axis=1)
 
 
-def _alike(uniform: Floats, choice: Floats, shares: Floats, everything: Floats, sizes: Rows) -> Rows:
-    """Rows of examples of the given shares, as many as can be the same as those drawn from all tasks."""
+def _shared_rows(uniform: Floats, choice: Floats, shares: Floats, everything: Floats, sizes: Integers) -> Integers:
+    """Integers of examples of the given shares, as many as can be the same as those drawn from all tasks."""
     missing = np.clip(shares - everything, 0.0, None)
     missing[missing < 1e-12] = 0.0
     rows = _rows(uniform, everything, sizes)
@@ -88,8 +118,8 @@ def _alike(uniform: Floats, choice: Floats, shares: Floats, everything: Floats, 
     return np.where(choice < kept, rows, _rows(left, missing / missing.sum(), sizes))
 
 
-def _rows(uniform: Floats, shares: Floats, sizes: Rows) -> Rows:
-    """Rows of examples by inverting the distribution: the task, and the place in it, from one number."""
+def _rows(uniform: Floats, shares: Floats, sizes: Integers) -> Integers:
+    """Integers of examples by inverting the distribution: the task, and the place in it, from one number."""
     inside = np.flatnonzero(shares)
     stops = np.cumsum(shares[inside])
     task = np.minimum(np.searchsorted(stops, uniform, side="right"), len(inside) - 1)
@@ -97,5 +127,5 @@ def _rows(uniform: Floats, shares: Floats, sizes: Rows) -> Rows:
     chosen = inside[task]
     place = ((uniform - start) / shares[chosen] * sizes[chosen]).astype(np.int64)
     first = np.cumsum(sizes) - sizes
-    rows: Rows = first[chosen] + np.minimum(place, sizes[chosen] - 1)
+    rows: Integers = first[chosen] + np.minimum(place, sizes[chosen] - 1)
     return rows

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from whence.arrays import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from whence.models.examples import Examples
 
-Floats = NDArray[np.float64]
 LOWER_IS_BETTER = ("loss",)
 
 

@@ -15,22 +15,23 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from whence.arrays import Floats, Integers
 from whence.models.examples import Inputs
-from whence.models.problem import Problem, State, side_by_side, unstacked
+from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
-from whence.models.sampling import Draws, Floats, Rows, draw_batches, example_shares, task_shares
+from whence.models.sampling import Draws, draw_batches, example_shares, task_shares
+from whence.models.stack import Stack, side_by_side, unstacked
 
 Watch = Callable[[int, State, torch.optim.Optimizer], None]
 Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts
-OPTIMIZER_COPIES = {"adamw": 2, "sgd": 1}  # numbers that the optimizer remembers per parameter, at most
 
 
 def train(
-    problem: Problem,
+    stack: Stack,
     recipe: Recipe,
     state: State,
     subsets: Floats,
-    seeds: Rows,
+    seeds: Integers,
     steps: int | None = None,
     watch: Watch | None = None,
     draws: Draws = "own",
@@ -48,17 +49,18 @@ def train(
         How many of the recipe's steps to take; all of them where not given.
     watch : callable, optional
         ``watch(step, state, optimizer)``, called before each step and after the last.
-    draws : {"own", "alike", "weighed"}
-        Whether each run draws its own examples, or those of one seed see the same as far as their subsets allow; or
-        exactly the same, which then count as much more or less as the subset has of their task.
+    draws : {"own", "shared", "reweighted"}
+        "own": each run draws its own examples. "shared": runs of one seed see the same examples as far as their subsets
+        allow. "reweighted": they see exactly the same examples, weighted by how much of their task the subset has.
     """
+    problem = stack.problem
     steps = recipe.steps if steps is None else steps
     learning = np.flatnonzero(subsets.sum(1) > 0)
-    for rows in [learning] if problem.batched and len(learning) else learning[:, None]:
+    for rows in [learning] if stack.batched and len(learning) else learning[:, None]:
         place = torch.from_numpy(rows).to(problem.device)
         part = {name: value[place] for name, value in state.items()}
-        batches = _batches(problem, recipe, subsets[rows], seeds[rows], steps, draws)
-        if problem.batched:
+        batches = _batches(stack, recipe, subsets[rows], seeds[rows], steps, draws)
+        if stack.batched:
             part = _descend(problem, recipe, part, batches, watch, stacked=True)
         else:
             with problem.own_randomness(int(seeds[rows[0]])):  # only here may the model draw any, as dropout does
@@ -73,7 +75,7 @@ def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
     weights = sum(problem.start[name].nbytes for name in problem.trained)
     row = problem.bytes_per_row + sum(int(leaf[:1].nbytes) for leaf in tree_leaves(problem.tasks.inputs))
     # Weights where they start and where they are now, two copies of the gradient while it is added up, the optimizer.
-    return (4 + OPTIMIZER_COPIES[recipe.optimizer]) * weights + (recipe.batch_size or len(problem.tasks)) * row
+    return (4 + recipe.update.copies) * weights + (recipe.batch_size or len(problem.tasks)) * row
 
 
 def _descend(
@@ -83,7 +85,7 @@ def _descend(
     dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
     losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
     leaves = [state[name].requires_grad_() for name in problem.trained]
-    optimizer = recipe.make_optimizer(leaves)
+    optimizer = recipe.update.make(recipe, leaves)
     step = -1
     for step, (inputs, labels, weights) in enumerate(batches):
         if watch is not None:
@@ -111,16 +113,17 @@ def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
 
 
 def _batches(
-    problem: Problem, recipe: Recipe, subsets: Floats, seeds: Rows, steps: int, draws: Draws
+    stack: Stack, recipe: Recipe, subsets: Floats, seeds: Integers, steps: int, draws: Draws
 ) -> Iterator[Batch]:
     """Yield the batch of every step: of stacked models, or of the only one without its leading dimension."""
+    problem = stack.problem
     tasks, device = problem.tasks, problem.device
     if recipe.batch_size is None:
-        yield from [_all_examples(problem, recipe, subsets)] * steps
+        yield from [_all_examples(stack, recipe, subsets)] * steps
         return
-    if draws != "weighed":
-        for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps, alike=draws == "alike"):
-            rows = torch.from_numpy(drawn if problem.batched else drawn[0]).to(device, non_blocking=True)
+    if draws != "reweighted":
+        for drawn in draw_batches(subsets, seeds, tasks.sizes, recipe, steps, shared=draws == "shared"):
+            rows = torch.from_numpy(drawn if stack.batched else drawn[0]).to(device, non_blocking=True)
             yield *tasks.rows(rows), 1 / recipe.batch_size
         return
     everything = np.ones_like(subsets)
@@ -129,15 +132,16 @@ def _batches(
     for drawn in draw_batches(everything, seeds, tasks.sizes, recipe, steps):
         rows = torch.from_numpy(drawn).to(device, non_blocking=True)
         weights = counts.gather(1, tasks.owner[rows])
-        one = 0 if not problem.batched else slice(None)
+        one = 0 if not stack.batched else slice(None)
         yield *tasks.rows(rows[one]), weights[one]
 
 
-def _all_examples(problem: Problem, recipe: Recipe, subsets: Floats) -> Batch:
+def _all_examples(stack: Stack, recipe: Recipe, subsets: Floats) -> Batch:
     """All examples with the weight they have for each model; for the only model, those of its subset."""
+    problem = stack.problem
     shares = torch.from_numpy(example_shares(subsets, problem.tasks.sizes, recipe.weighting))
     weights = shares.to(problem.precision).to(problem.device)
-    if problem.batched:
+    if stack.batched:
         return problem.tasks.inputs, problem.tasks.labels, weights
     inside = weights[0].nonzero()[:, 0]
     return *problem.tasks.rows(inside), weights[0][inside]

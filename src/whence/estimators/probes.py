@@ -1,0 +1,284 @@
+"""What each method costs on the machine at hand, in seconds, from doing a little of it.
+
+A few steps of a training, the features of a few examples, the solution of a few subsets: each is done for four times as
+much until it takes a moment, and what that cost is carried on to the whole. So the prices know what no count of passes
+does: that small models are trained side by side, and what is slow on this machine.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from whence.arrays import Floats
+from whence.estimators.ladder import Setup, make_estimator
+from whence.estimators.merged import STATISTICS_ROWS
+from whence.gradients.groups import task_gradients
+from whence.gradients.linearize import Features, Linearization, linearize
+from whence.gradients.penalty import mean_square
+from whence.gradients.projections import Subspace, n_params, split
+from whence.gradients.solve import solve
+from whence.models.examples import Examples
+from whence.models.losses import Loss
+from whence.models.points import points_of
+from whence.models.training import train
+from whence.progress import track
+
+Work = Callable[[], object]
+MOMENT = 0.15  # seconds after which enough has been seen
+GROWTH = 4  # how much more is done while it takes less
+SUBSETS = 32  # that are solved, to see what one costs
+STACK = 16  # models that are evaluated side by side, to see what one costs
+ALONG_POINTS = 3  # that GradEx is linearised at along a run
+MATCHING = 11  # solutions at each of these points that the penalty is found by
+DIRECTIONS = 2**26  # numbers in the directions that are tried
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a method costs: once, and for each subset, in seconds; and bytes that it keeps."""
+
+    method: str
+    once: float
+    each: float
+    bytes: float = 0.0
+
+    def total(self, n: int) -> float:
+        """Return the price of n subsets."""
+        return self.once + n * self.each
+
+
+def probe(setup: Setup, n: int) -> dict[str, Price]:
+    """Return the price of every method that the problem allows, for n subsets, from a few seconds of work.
+
+    Parameters
+    ----------
+    setup : Setup
+    n : int
+        Subsets to be estimated: as many runs are made side by side, if memory allows it.
+    """
+    probes = _Probes(setup, n)
+    methods = [probes.one_step, probes.gradex]
+    if setup.recipe is not None:
+        methods += [probes.gradex_along, probes.merge, probes.retrain]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about estimates from next to no data
+        found = [price() for price in track(methods, "timing a little of each method")]
+    return {price.method: price for price in found}
+
+
+def seconds(work: Work) -> float:
+    """Seconds that some work takes; less the time in which a busy machine did something else."""
+    began = time.perf_counter(), time.process_time()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+        return time.perf_counter() - began[0]
+    return min(time.perf_counter() - began[0], time.process_time() - began[1])
+
+
+def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> float:
+    """Return the seconds of work of size ``most``, a straight line through what smaller sizes take.
+
+    Parameters
+    ----------
+    prepare : callable
+        From a size to the work, which alone is timed.
+    most, start : int
+        The size wanted, and the first to be tried.
+    """
+    size = min(start, most)
+    took = min(seconds(prepare(size)) for _ in range(2))  # the first call of anything is slower
+    slope = took / size
+    while took < MOMENT and size < most:
+        before, size = (size, took), min(most, GROWTH * size)
+        took = seconds(prepare(size))
+        slope = min(max((took - before[1]) / (size - before[0]), 0.0), took / size)
+    return took + slope * (most - size)
+
+
+class _Probes:
+    """The methods on one problem, each tried on a little of it."""
+
+    def __init__(self, setup: Setup, n: int) -> None:
+        self.given, self.problem, self.n = setup, setup.problem, n
+        self.tasks, self.targets = self.problem.tasks, self.problem.targets
+        self.n_tasks, self.n_trained = len(self.tasks.names), self.problem.n_trained
+        self.start = make_estimator(self._few(2), "one-step")
+
+    def one_step(self) -> Price:
+        """Gradients of the tasks and a search for the length of the step; then the queries."""
+
+        def prepare(size: int) -> Work:
+            few = make_estimator(self._few(size), "one-step")
+            return lambda: (few.vectors, few.scale)
+
+        return Price("one-step", extrapolated(prepare, len(self.tasks), self.n_tasks), self._merged(0), self._vectors)
+
+    def gradex(self) -> Price:
+        """Features of all examples; then a solution."""
+        made: list[Any] = []
+
+        def prepare(size: int) -> Work:
+            made.append(make_estimator(self._few(size, "gradex"), "gradex"))
+            return lambda: made[-1].members
+
+        rows = self._used("gradex") + len(self.targets)
+        features = extrapolated(prepare, rows, 8)
+        members = made[-1].members
+        once, each = self._solving(members[0].tasks, made[-1].loss, self._used("gradex"))
+        _, width, rank = members[0].tasks.features.shape
+        size = 4.0 * rows * width * rank
+        return Price("gradex", features + len(members) * once, len(members) * each, len(members) * size)
+
+    def gradex_along(self) -> Price:
+        """A run, gradients of the tasks on its way, features at three of its points; then a solution at each."""
+        options, recipe = self.given.options.get("gradex-along", {}), self.given.recipe
+        assert recipe is not None
+        rank = min(options.get("rank", 512), self.n_trained)
+        points = len(options.get("at", range(ALONG_POINTS)))
+        per_point = self.n_tasks * recipe.update.directions_per_point
+        traced = 1 + max(1, min(recipe.steps, rank // per_point))
+        gradients = extrapolated(self._task_gradients, len(self.tasks), self.n_tasks)
+        like = make_estimator(self._few(2, "gradex-along", as_method="gradex"), "gradex")
+        output_fn, params = like.points[0]
+        tried = min(rank, max(8, DIRECTIONS // self.n_trained))
+        directions = Subspace(split(torch.randn(tried, n_params(params)).to(next(iter(params.values()))), params))
+        made: list[Linearization] = []
+
+        def prepare(size: int) -> Work:
+            few, precision = self._some(self.tasks, size), like.features.precision
+            return lambda: made.append(linearize(output_fn, params, few, directions, of=like.of, precision=precision))
+
+        used = self._used("gradex-along")
+        rows, share = used + len(self.targets), rank / tried
+        features = share * extrapolated(prepare, rows, 8)
+        once, each = (share * cost for cost in self._solving(made[-1], like.loss, used))
+        whole = self._runs(1, recipe.steps) + traced * gradients + points * (features + MATCHING * once)
+        size = 4.0 * points * rows * made[-1].features.shape[1] * rank
+        return Price("gradex-along", whole, points * each, size)
+
+    def merge(self) -> Price:
+        """A run for each task; then the queries, or where answers are merged, the queries once and sums."""
+        estimator = make_estimator(self._few(2, "merge"), "merge")
+        runs = self._runs(self.n_tasks, estimator.steps)
+        if estimator.merge == "weights":
+            statistics = STATISTICS_ROWS if len(estimator.problem.start) > len(estimator.problem.trained) else 0
+            return Price("merge", runs, self._merged(statistics), self._vectors)
+        width = self._width
+        answers = torch.randn(self.n_tasks + 1, len(self.targets), width)
+        coefs = torch.randn(STACK, self.n_tasks + 1)
+        each = seconds(lambda: torch.tensordot(coefs, answers, dims=1)) / STACK
+        return Price("merge", runs + (self.n_tasks + 1) * self._evaluation, each, self._vectors + 4.0 * answers.numel())
+
+    def retrain(self) -> Price:
+        """A run, and the queries."""
+        steps = self._retrain.recipe.steps
+        return Price("retrain", 0.0, self._runs(self.n, steps) / self.n + self._evaluation)
+
+    @property
+    def _vectors(self) -> float:
+        return 4.0 * self.n_tasks * self.n_trained
+
+    @cached_property
+    def _width(self) -> int:
+        problem = self.problem
+        with torch.no_grad():
+            return int(problem.output_fn(problem.start, problem.some_inputs(problem.tasks)).shape[1])
+
+    @cached_property
+    def _evaluation(self) -> float:
+        """Seconds that one model takes for all queries, side by side with others where that is possible."""
+        together: int = min(self.n, self.start.batch_size, STACK)
+        state = self.start.stack.start(together)
+
+        def prepare(size: int) -> Work:
+            few = self._some(self.targets, size)
+            return lambda: self.start.stack.evaluate(state, few, self.problem.metrics)
+
+        return extrapolated(prepare, len(self.targets), 16) / together
+
+    @cached_property
+    def _retrain(self) -> Any:
+        problem = self.problem.with_examples(self.tasks, self._some(self.targets, 2))
+        return make_estimator(replace(self.given, problem=problem), "retrain")
+
+    def _runs(self, m: int, steps: int) -> float:
+        """Seconds that m runs of so many steps take, as many side by side as memory allows."""
+        together, stack = min(m, self._retrain.batch_size), 1
+        while stack < together and seconds(self._training(stack, 1)) < MOMENT / GROWTH:
+            stack = min(together, GROWTH * stack)
+        return float(m / stack * extrapolated(lambda size: self._training(stack, size), steps))
+
+    def _training(self, m: int, steps: int) -> Work:
+        """Steps of m runs, each on every other task."""
+        stack, recipe, seeds = self._retrain.stack, self._retrain.recipe, np.arange(m)
+        subsets = ((np.arange(m)[:, None] + np.arange(self.n_tasks)) % 2 == 0).astype(float)
+        subsets[:, 0] += subsets.sum(1) == 0
+        state = self._retrain._start(seeds)
+        return lambda: train(stack, recipe, state, subsets, seeds, steps)
+
+    def _merged(self, more_rows: int) -> float:
+        """Seconds for a subset: the sum of K vectors, which is as much work as K examples, and the queries."""
+        return self._evaluation * (1 + (self.n_tasks + more_rows) / len(self.targets))
+
+    def _task_gradients(self, size: int) -> Work:
+        problem = self._few(size).problem
+        (point,) = points_of(problem, [])
+        return lambda: task_gradients(problem, point, side_by_side=False)
+
+    def _solving(self, linear: Linearization, loss: Loss, n_examples: int) -> tuple[float, float]:
+        """Seconds of the first solution, and of each more, for so many examples like these."""
+        l2, shares = 1e-3 * mean_square(linear), np.random.default_rng(0).dirichlet((1, 1), SUBSETS)
+
+        def of(shares: Floats) -> float:
+            def prepare(size: int) -> Work:
+                more = _repeated(linear, size)
+                return lambda: solve(more, shares, loss, l2=l2)
+
+            return extrapolated(prepare, n_examples, 32)
+
+        one, all_ = of(shares[:1]), of(shares)
+        return one, max(all_ - one, 0.0) / (SUBSETS - 1)
+
+    def _used(self, method: str) -> int:
+        """Number of the tasks' examples that features are made of."""
+        most = self.given.options.get(method, {}).get("features", Features()).examples
+        return len(self.tasks) if most is None else int(np.minimum(self.tasks.sizes, most).sum())
+
+    def _few(self, size: int, method: str = "", *, as_method: str = "") -> Setup:
+        """The setup with a few of its examples, and nothing kept on disk."""
+        options = {name: value for name, value in self.given.options.get(method, {}).items() if name != "path"}
+        if "features" in options:
+            options["features"] = replace(options["features"], store=None, examples=None)
+        if as_method:
+            options = {name: value for name, value in options.items() if name in ("of", "features")}
+        problem = self.problem.with_examples(self._some(self.tasks, size), self._some(self.targets, 2))
+        own = {**self.given.options, **({as_method or method: options} if method else {})}
+        return replace(self.given, problem=problem, options=own)
+
+    @staticmethod
+    def _some(examples: Examples, size: int) -> Examples:
+        """About so many examples, of the first groups."""
+        groups = min(len(examples.names), size)
+        owner = examples.owner.cpu()
+        rows = torch.cat([(owner == k).nonzero()[: -(-size // groups), 0] for k in range(groups)])
+        rows = rows[:size] if groups == 1 else rows
+        rows = rows.to(examples.labels.device)
+        return Examples(*examples.rows(rows), examples.owner[rows], examples.names[:groups])
+
+
+def _repeated(linear: Linearization, size: int) -> Linearization:
+    """The features of some examples, if need be over and over, as those of two tasks: as much work as any others."""
+    device = linear.outputs.device
+    rows = (torch.arange(size) % len(linear.examples)).to(device)
+    owner = (torch.arange(size) >= size // 2).long().to(device)
+    examples = Examples(*linear.examples.rows(rows), owner, ("first", "second"))
+    return Linearization(linear.outputs[rows], linear.features[rows], examples, linear.route)

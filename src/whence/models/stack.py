@@ -1,0 +1,136 @@
+"""Many models of one problem at once: m states, their parameters in tensors of shape (m, ...).
+
+A stack is run side by side under ``torch.func.vmap``, so that a graphics card runs as many kernels as for one model. A
+model that does not allow it is run once per state, with the same results.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from whence.arrays import Floats
+from whence.errors import DataWarning, InputError
+from whence.models.examples import Examples, Inputs
+from whence.models.functional import plain_attention
+from whence.models.losses import Metric
+from whence.models.memory import free_bytes
+from whence.models.problem import Problem, State, as_problem
+from whence.models.targets import by_target
+
+Batched = bool | Literal["auto"]
+# Above this many trained parameters, a processor is faster with one model at a time, which stays in its cache.
+MOST_TRAINED_ON_CPU = 150_000
+
+
+class Stack:
+    """How stacked states of a problem are run: side by side, or one at a time.
+
+    Parameters
+    ----------
+    problem : Problem
+    batched : bool or "auto"
+        Whether models run side by side; "auto": if the model allows it and, on a processor, is small.
+    full_batches : bool
+        Whether models side by side are trained on batches of all tasks, in which those outside a subset do not count.
+
+    Attributes
+    ----------
+    batched : bool
+        Whether models run side by side.
+
+    Examples
+    --------
+    >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
+    >>> stack = Stack(Problem(torch.nn.Linear(2, 2), {"a": group, "b": group}, group))
+    >>> stack.outcomes(stack.start(5))["loss"].shape
+    (5,)
+    """
+
+    def __init__(self, problem: Problem, batched: Batched = "auto", *, full_batches: bool = False) -> None:
+        self.problem = as_problem(problem)
+        small = problem.device.type != "cpu" or problem.n_trained <= MOST_TRAINED_ON_CPU
+        wanted = small if batched == "auto" else batched
+        obstacle = self._obstacle(full_batches=full_batches) if wanted else ""
+        if obstacle and batched is True:
+            raise InputError(f"Models cannot be run side by side: {obstacle}. Give batched=False.")
+        if obstacle:
+            warnings.warn(
+                f"Models are run one at a time: {obstacle}. (Give batched=False to silence this warning.)",
+                DataWarning,
+                stacklevel=3,
+            )
+        self.batched = wanted and not obstacle
+
+    def start(self, m: int) -> State:
+        """W₀ of m models, stacked."""
+        return {name: value.repeat(m, *[1] * value.ndim) for name, value in self.problem.start.items()}
+
+    def outputs(self, state: State, inputs: Inputs) -> Tensor:
+        """Outputs of stacked states on the same inputs, (m, n, C), as when the model is used."""
+        output_fn = self.problem.output_fn
+        if self.batched:
+            return side_by_side(output_fn, (0, None), state, inputs)
+        return torch.stack([output_fn(one, inputs) for one in unstacked(state)])
+
+    @torch.no_grad()
+    def evaluate(self, state: State, examples: Examples, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
+        """Metrics of stacked states on every one of the examples, {metric: (m, n)}."""
+        m = len(next(iter(state.values())))
+        fits = free_bytes(self.problem.device) // (m * self.problem.bytes_per_row)
+        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
+        for block in examples.blocks(max(1, min(fits, len(examples)))):
+            inputs, labels = examples.rows(block)
+            outputs = self.outputs(state, inputs)
+            outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
+            for name, metric in metrics.items():
+                parts[name].append(metric(outputs, labels))
+        return {name: torch.cat(part, dim=1) for name, part in parts.items()}
+
+    def outcomes(self, state: State) -> dict[str, Floats]:
+        """Outcomes of stacked states by name, (m,) or (m, q_t)."""
+        problem = self.problem
+        values = self.evaluate(state, problem.targets, problem.metrics)
+        return by_target(values, problem.targets, per_query=problem.per_query)
+
+    def _obstacle(self, *, full_batches: bool) -> str:
+        """Why models cannot run side by side, in training and in use; empty where they can."""
+        problem = self.problem
+        if full_batches and any(isinstance(module, _BatchNorm) for module in problem.train_fn.module.modules()):
+            return "with batch normalisation, full batches must hold the examples of one subset only"
+        two: Any = {name: torch.stack([value, value]) for name, value in problem.start.items()}
+        try:
+            with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
+                warnings.filterwarnings("error", message="There is a performance drop")
+                for output_fn, examples in ((problem.train_fn, problem.tasks), (problem.output_fn, problem.targets)):
+                    side_by_side(output_fn, (0, None), two, problem.some_inputs(examples))
+        except Exception as error:
+            text = " ".join(str(error).split())
+            if "randomness" in text:
+                return "the model draws random numbers in training (dropout)"
+            return f"torch.func.vmap cannot run the model ({text[:200]})"
+        return ""
+
+
+def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
+    """Results of a function of one model for all models of a stack; an ``in_dims`` of None is for what they share."""
+    with plain_attention():
+        found: Tensor = torch.func.vmap(function, in_dims=in_dims)(*args)
+    return found
+
+
+def unstacked(state: State) -> list[State]:
+    """States of single models, as views.
+
+    Examples
+    --------
+    >>> unstacked({"weight": torch.tensor([1.0, 2.0])})
+    [{'weight': tensor(1.)}, {'weight': tensor(2.)}]
+    """
+    m = len(next(iter(state.values())))
+    return [{name: value[row] for name, value in state.items()} for row in range(m)]
