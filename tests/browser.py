@@ -54,7 +54,7 @@ def until(page, expression, seconds=20):
 
 def at_rest(page):
     """Wait until the interval of the shown target has been computed."""
-    until(page, "!document.querySelector('#interval')?.textContent.includes('computing')")
+    until(page, "page !== null && !document.querySelector('#interval')?.textContent.includes('computing')")
 
 
 def shown_prediction(page):

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from importlib.resources import files
 
 import numpy as np
@@ -17,22 +18,35 @@ from whence.answers.attribution import Attribution
 from whence.answers.rules import RULES
 from whence.cli import app
 from whence.display.report import collect, write_page, write_report
-from whence.display.report.answer import answer, recommended
+from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
-from whence.display.report.packing import pack
+from whence.display.report.facts import facts_of
+from whence.display.report.findings import _total
+from whence.display.report.packing import inflated, pack, pack_shown
+from whence.evaluation import LearningCurve, noise_ceiling
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
 
 def unpacked(packed):
+    if packed["type"] == "shown":
+        return shown(**packed)
     raw = base64.b64decode(packed["data"])
     size = int(np.prod(packed["shape"]))
     kinds = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}
     if packed["type"] == "bits":
-        values = [(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)]
+        values = np.array([(raw[i // 8] >> (7 - i % 8)) & 1 for i in range(size)], dtype=float)
     else:
-        values = np.frombuffer(raw, kinds[packed["type"]])
-    return np.array(values, dtype=float).reshape(packed["shape"])
+        values = np.frombuffer(raw, kinds[packed["type"]]).astype(float)
+    return values.reshape(packed["shape"])
+
+
+def shown(type, shape, data, places, least):
+    allowed = [chr(code) for code in range(0x23, 0x110000) if code != 0x5C and not 0xD800 <= code < 0xE000]
+    place = {character: n for n, character in enumerate(allowed[: max(map(ord, data), default=0)])}
+    signed = [0 if n == 0 else -(n + 1) // 2 if n % 2 else n // 2 for n in range(len(place))]
+    steps = [np.nan if c == " " else signed[place[c]] if least is None else least + place[c] for c in data]
+    return np.reshape(np.array(steps, dtype=float) / 10.0**places, shape)
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +83,16 @@ def test_packed_arrays_come_back(kind):
     np.testing.assert_array_equal(unpacked(pack(values, kind)), values)
 
 
+def test_numbers_come_back_as_they_are_shown():
+    values = np.array([0.12345, -2.5, np.nan, 1234.5678])
+    np.testing.assert_array_equal(unpacked(pack_shown(values, 2)), [0.12, -2.5, np.nan, 1234.57])
+    np.testing.assert_array_equal(unpacked(pack_shown(values[2:], 2)), [np.nan, 1234.57])
+    every = np.arange(-40_000, 40_000) / 100  # past the backslash and the codes that are halves of others
+    np.testing.assert_array_equal(unpacked(pack_shown(every, 2)), every)
+    assert unpacked(pack_shown(np.empty((0, 3)), 2)).shape == (0, 3)
+    np.testing.assert_allclose(unpacked(pack_shown([1.2345e-12], 14)), [1.2345e-12], rtol=1e-6)
+
+
 def test_floats_come_back_bit_by_bit():
     values = np.array([np.pi, -0.0, 5e-324, np.inf, 1e300])
     assert unpacked(pack(values)).tobytes() == values.tobytes()
@@ -84,9 +108,21 @@ def test_run_variance_is_the_square_of_the_predicted_std(penalty):
     S, asked = rng.integers(0, 2, (2, 12, 9)).astype(float)
     surrogate = whence.AdditiveSurrogate(penalty).fit(S[:9], rng.normal(size=(9, 2)))
     _, std = surrogate.predict(asked, return_std=True)
+    found = surrogate.run_variance(np.arange(2))
     for t in range(2):
-        center, Q, constant = surrogate.run_variance(t)
-        variance = np.einsum("nk,kl,nl->n", asked - center, Q, asked - center) + constant
+        Q = np.zeros((9, 9))
+        if "quadratic" in found:
+            Q[np.tril_indices(9)] = found["quadratic"][t]
+            Q += np.tril(Q, -1).T
+        else:
+            B, spectrum, penalties = found["basis"], found["spectrum"][:, None], found["penalties"]
+            Q += (B * (found["spread"][t] / (spectrum + penalties)).sum(1)) @ B.T
+            Q += found["rest"][t] * (np.eye(9) - B @ B.T)
+            moved = (spectrum + found["penalty"][t]) / (spectrum + penalties) - 1
+            moves = B @ ((B.T @ surrogate.coef_[:, [t]]) * moved)
+            Q += (moves * found["shares"][t]) @ moves.T
+        apart = asked - found["center"]
+        variance = np.einsum("nk,kl,nl->n", apart, Q, apart) + found["constant"][t]
         np.testing.assert_allclose(np.sqrt(variance), std[:, t], rtol=1e-9)
 
 
@@ -132,20 +168,25 @@ def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
 # ---- the answer ------------------------------------------------------------------------------------------
 
 
+def known(model, target=0):
+    return facts_of(model, target, ceiling=noise_ceiling(model.outcomes))
+
+
 def test_the_answer_names_what_attribution_and_selection_say(model):
     scores = whence.attribute(model)
-    found = recommended(model, 0, scores)
-    assert found.selection.tasks == whence.select(model, target="loss").tasks
-    said = answer(model, 0, scores, found)
+    facts = known(model)
+    assert facts.selection.tasks == whence.select(model, target="loss").tasks
+    said = answer(facts, model.outcomes, scores)
     tasks, subset = text_of(said["tasks"]), text_of(said["subset"])
     assert tasks.startswith("For loss (lower is better), ")
     assert re.search(r"code and math help; law hurts", tasks)
     assert "the other 2 are unclear" in tasks
     assert subset.startswith("Use ")
-    assert "predicted loss" in subset
+    assert "expected loss" in subset
     assert "90% interval" in subset
     assert "of 29 runs" in subset
     assert said["trust"] == "Predictions can be relied on within the range of the runs."
+    assert said["level"] == "good"
 
 
 def test_the_recommended_subset_stays_among_subsets_like_the_runs():
@@ -156,7 +197,7 @@ def test_the_recommended_subset_stays_among_subsets_like_the_runs():
     with pytest.warns(whence.DataWarning):
         model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     sizes = S.sum(1)
-    found = recommended(model, 0, whence.attribute(model, "inclusion")).selection
+    found = known(model).selection
     assert sizes.min() <= found.subset.sum() <= sizes.max()
     assert found.subset[5] == 1
     assert found.subset[4] == 0
@@ -166,31 +207,91 @@ def test_a_mixture_stays_within_the_runs():
     S = np.random.default_rng(0).dirichlet(np.full(3, 20.0), 30)
     runs = whence.Outcomes(S, S[:, 0], ["a", "b", "c"], ["reward"], True)
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    scores = whence.attribute(model, "shift")
-    found = recommended(model, 0, scores).selection.subset
-    assert (found <= S.max(0) + 1e-12).all()
-    np.testing.assert_allclose(found[0], S[:, 0].max(), rtol=0.02)  # the only task that helps, as much as was tried
-
-
-def test_many_targets_get_the_tasks_of_best_score(monkeypatch, model):
-    monkeypatch.setattr("whence.display.report.answer.SEARCHED_TARGETS", 0)
-    scores = whence.attribute(model)
-    found = recommended(model, 0, scores).selection
-    assert found.how == "the tasks of best inclusion score"
-    assert "law" not in found.tasks
+    facts = known(model)
+    facts = replace(facts, selection=replace(facts.selection, subset=np.array([1.0, 0.0, 0.0]), tasks=("a",)))
+    assert text_of(subset_in_words(facts, runs)).endswith("No run had as much a: measure it before you rely on it.")
 
 
 def test_nothing_is_claimed_of_runs_that_tell_nothing():
     rng = np.random.default_rng(1)
-    S = rng.integers(0, 2, (20, 4)).astype(float)
+    S = rng.integers(0, 2, (20, 5)).astype(float)
     runs = whence.Outcomes(S, rng.normal(size=20), target_names=["loss"])
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     scores = whence.attribute(model)
-    said = answer(model, 0, scores, recommended(model, 0, scores))
     unclear = (scores.verdicts() == "not distinguishable from zero").all()
-    assert ("no task can be told to help or hurt" in text_of(said["tasks"])) == unclear
-    assert said["trust"] == "Not checked on held-out runs: treat every number as a guess."
-    assert "better by" not in text_of(said["subset"])
+    assert ("no task can be said to help or hurt" in text_of(tasks_in_words(scores, 0))) == unclear
+    facts = known(model)
+    assert trust_in_words(facts) == "Not checked on held-out runs: treat every number as a guess."
+    assert "better by" not in text_of(subset_in_words(facts, runs))
+
+
+# ---- words and numbers -----------------------------------------------------------------------------------
+
+LEVELLED = LearningCurve(np.array([10, 20, 40]), np.array([[0.40], [0.40], [0.40]]))
+RISING = LearningCurve(np.array([10, 20, 40]), np.array([[0.2], [0.4], [0.6]]))
+HELPFUL, LITTLE = "More runs would help", "would add little"
+WORDS = {
+    # correlation, every subset measured, ceiling, curve: the level, what is said, and what must not be
+    "good, rising": (0.95, False, np.nan, RISING, "good", ["relied on", HELPFUL], [LITTLE, "measure more"]),
+    "good, levelled": (0.95, False, 0.97, LEVELLED, "good", ["relied on", LITTLE], [HELPFUL, "measure more"]),
+    "fair": (0.6, False, np.nan, RISING, "fair", ["ranking", HELPFUL], ["relied on", LITTLE]),
+    "weak, levelled": (0.3, False, np.nan, LEVELLED, "weak", ["Weak", LITTLE], [HELPFUL, "measure more", "relied on"]),
+    "weak, rising": (0.3, False, np.nan, RISING, "weak", ["Weak", HELPFUL], [LITTLE]),
+    "noise": (-0.2, False, np.nan, LEVELLED, "too weak", ["Too weak to act on", LITTLE], [HELPFUL, "relied on"]),
+    "all measured": (-0.5, True, np.nan, None, "all measured", ["no answer is extrapolated"], ["weak", "Weak", LITTLE]),
+    "all measured, repeated": (0.1, True, 0.83, RISING, "all measured", ["at most 0.83"], ["weak", HELPFUL]),
+    "unchecked": (np.nan, False, np.nan, None, "unchecked", ["a guess", "Too few runs"], ["relied on", "Weak"]),
+}
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_no_two_sentences_of_a_page_disagree(model, name):
+    correlation, complete, ceiling, curve, level, wanted, unwanted = WORDS[name]
+    facts = replace(known(model), correlation=correlation, complete=complete, ceiling=ceiling, curve=curve)
+    said = answer(facts, model.outcomes, whence.attribute(model))
+    page = " ".join([said["trust"], said["more"]] + ([] if complete else [next_in_words(facts, 10)]))
+    assert said["level"] == level
+    assert said["weak"] == (level in ("too weak", "unchecked"))
+    for words in wanted:
+        assert words in page
+    for words in unwanted:
+        assert words not in page
+    assert page.count("add little") in (0, 2)  # of the curve and of the next runs alike
+
+
+def test_a_table_of_all_subsets_is_not_called_weak(tmp_path):
+    S = whence.Exhaustive(allow_empty=True).draw(3)
+    runs = whence.Outcomes(S, 2.0 * S[:, 0] - S[:, 1] + S[:, 0] * S[:, 2], ["a", "b", "c"], ["reward"], True)
+    document = collect(whence.fit(runs))
+    said = document["targets"][0]["answer"]
+    assert said["level"] == "all measured"
+    assert said["trust"].startswith("Every subset like these was measured")
+    assert said["best_run"] == 3.0
+    assert document["next"]["reason"] == "Every subset like the measured ones has been measured."
+    assert "would help" not in said["more"]
+    assert whence.select(whence.fit(runs)).tasks == ("a", "c")
+
+
+@pytest.mark.parametrize(
+    ("mean", "words"), [(1.0, "about as good as"), (0.5, "better by 0.6 than"), (1.6, "worse than")]
+)
+def test_a_gain_is_that_of_the_numbers_beside_it(model, mean, words):
+    facts = replace(known(model), expected=mean, low=mean - 0.3, high=mean + 0.3, best_run=1.1, places=1)
+    assert f"{words} the best of 29 runs (1.1)" in text_of(subset_in_words(facts, model.outcomes))
+
+
+@pytest.mark.parametrize(
+    ("weights", "total"),
+    [
+        ([[99.8, 0.0], [50.0, 50.1]], 99.95),
+        ([[0.5, 0.5], [0.2, 0.799], [0.3, 0.701]], 1.0),
+        ([[0.5, 0.5], [0.9, 0.9]], None),
+        ([[1.0, 0.0], [1.0, 1.0]], None),
+    ],
+)
+def test_rounded_mixtures_have_one_total(weights, total):
+    runs = whence.Outcomes(np.array(weights), np.arange(len(weights)))
+    assert _total(runs) == (None if total is None else pytest.approx(total))
 
 
 # ---- the document ----------------------------------------------------------------------------------------
@@ -205,9 +306,8 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
     words = np.array(["helps", "hurts", "not distinguishable from zero"])
     np.testing.assert_array_equal(words[unpacked(document["attribution"]["verdict"]).astype(int)], scores.verdicts().T)
     own = document["pairs"]["targets"][1]
-    a, b = unpacked(own["a"]).astype(int), unpacked(own["b"]).astype(int)
-    assert len(a) == 10
-    np.testing.assert_allclose(unpacked(own["score"]), pairs.scores[a, b, 1], rtol=1e-6)
+    a, b = np.triu_indices(5, 1)
+    np.testing.assert_array_equal(unpacked(own["middle"]), pairs.scores[a, b, 1].round(own["places"]))
     assert sorted(own["order"]) == list(range(5))
     np.testing.assert_array_equal(unpacked(document["runs"]["subsets"]), runs.subsets)
     np.testing.assert_array_equal(unpacked(document["runs"]["values"]), runs.values.T)
@@ -277,8 +377,8 @@ def test_the_page_is_whole_and_loads_nothing(document, tmp_path):
     write_page(document, path)
     text = path.read_text(encoding="utf-8")
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    assert json.loads(data)["runs"]["tasks"] == TASKS
+    (data,) = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', text, re.DOTALL)
+    assert inflated(data)["runs"]["tasks"] == TASKS
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; script-src 'sha256-{digest}'" in text
@@ -335,7 +435,7 @@ def test_report_as_json(file, tmp_path):
     found = json.loads(result.stdout)
     assert found["report"] == str(output)
     assert found["bytes"] == output.stat().st_size
-    assert "predicted loss" in found["answers"]["loss"][0]
+    assert "expected loss" in found["answers"]["loss"][0]
 
 
 def test_report_never_overwrites_the_runs(file):

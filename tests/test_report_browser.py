@@ -184,6 +184,7 @@ def test_moving_one_task_is_the_same_as_starting_there(browser, several):
         assert abs(page.evaluate(MOVED)) < 1e-12
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 @pytest.mark.parametrize("size", [2, 5, 12])
 def test_best_of_size_finds_what_select_finds(browser, folder, size):
     path = folder / "search.html"
@@ -207,6 +208,7 @@ def checked(page):
     return {chip.inner_text().split("\n")[0] for chip in page.query_selector_all(".chip:has(input:checked) .name")}
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_buttons_set_the_subset_and_the_address_keeps_it(browser, plain):
     model, path = plain
     with opened(browser, path) as page:
@@ -254,6 +256,7 @@ def test_leaving_the_runs_is_said(browser, plain):
         assert "No run had fewer than 2 tasks" in warnings
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_the_number_beside_a_task_is_what_switching_it_changes(browser, plain):
     model, path = plain
     with opened(browser, path, "#whatif;tasks=90") as page:  # code and news
@@ -367,7 +370,7 @@ def test_targets_can_be_chosen_in_the_list_and_in_the_map(browser, several):
     with opened(browser, path) as page:
         page.select_option("#target", label="loss 2")
         at_rest(page)
-        assert "predicted loss 2" in page.inner_text("#lead")
+        assert "expected loss 2" in page.inner_text("#lead")
         assert "target=loss%202" in page.url
         assert "loss 2" in page.inner_text("#tasks-intro")
         subset = page.evaluate("Array.from(page.state.subset)")
@@ -407,6 +410,81 @@ def test_weights_keep_their_total(browser, mixture):
         np.testing.assert_allclose(page.evaluate("Array.from(page.state.subset)"), weights, rtol=1e-5)
 
 
+def sliders(page, wanted):
+    """Drag every slider to a share of its range, one after the other; the weights after each."""
+    for place in range(page.locator(".weight").count()):
+        page.locator(".weight input[type=range]").nth(place).evaluate(
+            """(input, share) => {
+              input.value = Number(input.min) + share * (Number(input.max) - Number(input.min));
+              input.dispatchEvent(new Event("input", { bubbles: true }));
+            }""",
+            wanted,
+        )
+        yield np.array(page.evaluate("Array.from(page.state.subset)"))
+
+
+def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
+    S = (100 * np.random.default_rng(0).dirichlet(np.ones(4), 40)).round(1)
+    assert np.ptp(S.sum(1)) > 0.05
+    runs = whence.Outcomes(S, S @ np.array([1.0, 0.5, -1.0, 0.0]), TASKS[:4], ["reward"], True)
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    model.report(folder / "percents.html")
+    with opened(browser, folder / "percents.html") as page:
+        assert "the total stays 100" in page.inner_text("#delta-note")
+        for share in (0.9, 0.4, 1.0, 0.0):
+            for weights in sliders(page, share):
+                assert weights.sum() == pytest.approx(100)
+                assert weights.min() >= 0
+        page.fill(".weight:has-text('law') input[type=number]", "250")
+        assert page.evaluate("Array.from(page.state.subset)") == [0, 0, 100, 0]
+    with opened(browser, folder / "percents.html", "#whatif;weights=100,50,50,22") as page:
+        assert page.evaluate("page.state.subset.reduce((a, b) => a + b)") == pytest.approx(100)
+
+
+def test_free_weights_stay_within_the_runs(browser, folder):
+    S = np.random.default_rng(1).random((40, 4)) + 0.2
+    model = whence.fit(whence.Outcomes(S, S.sum(1)), surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    model.report(folder / "free.html")
+    with opened(browser, folder / "free.html") as page:
+        for share in (1.0, 0.0):
+            for weights in sliders(page, share):
+                assert S.sum(1).min() - 1e-9 <= weights.sum() <= S.sum(1).max() + 1e-9
+
+
+def test_names_of_a_map_are_whole_and_break_between_words(browser, folder):
+    names = [f"a-rather-long/name_of.a source number {k}" for k in range(12)]
+    S = (np.random.default_rng(2).random((40, 12)) < 0.5).astype(float)
+    runs = whence.Outcomes(S, S @ np.random.default_rng(3).normal(size=(12, 2)), names, ["first target", "second"])
+    whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None).report(folder / "long.html")
+    for width in (360, 1200):
+        with opened(browser, folder / "long.html", width=width) as page:
+            for picture in ("#heat", "#matrix"):
+                texts = page.evaluate(
+                    """(picture) => { const box = document.querySelector(`${picture} svg`).getBoundingClientRect();
+                      return [...document.querySelectorAll(`${picture} text`)].map((text) => {
+                        const own = text.getBoundingClientRect();
+                        return [text.textContent, own.left >= box.left - 1 && own.top >= box.top - 1
+                          && own.right <= box.right + 1];
+                      }); }""",
+                    picture,
+                )
+                assert set(names) <= {text for text, _ in texts}
+                assert all(inside for _, inside in texts)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.locator(".chip .name wbr").count() == 12 * 5
+            assert page.locator(".chip .name").first.inner_text() in names
+
+
+def test_the_answer_of_every_target_is_in_one_table(browser, several):
+    with opened(browser, several[1]) as page:
+        rows = page.locator("#summary-table tbody tr")
+        assert rows.count() == 3
+        rows.nth(2).locator("button").click()
+        at_rest(page)
+        assert page.input_value("#target") == "2"
+        assert "chosen" in rows.nth(2).get_attribute("class")
+
+
 def test_names_are_never_markup(browser, folder):
     S = whence.Exhaustive().draw(6, 40, seed=1)
     source = {"source": "</title><script>alert(3)</script>.csv"}
@@ -444,6 +522,7 @@ def test_doubt_comes_before_an_answer_that_the_runs_do_not_support(browser, fold
         assert page.get_attribute("#lead > :first-child", "class") == "warning"
 
 
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_hundreds_of_tasks_are_searched_and_cut(browser, folder):
     rng = np.random.default_rng(0)
     S = (rng.random((120, 300)) < 0.5).astype(float)

@@ -176,10 +176,12 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
     if risk:
         words += f" less {risk:g} std"
 
+    asked = model.only(columns)
+
     def goodness(subsets: Array) -> Array:
         if not risk:
-            return np.asarray(sign * model.predict_quietly(subsets)[:, columns].mean(1))
-        mean, std = model.predict_quietly(subsets, return_std=True)
+            return np.asarray(sign * asked.predict_quietly(subsets)[:, columns].mean(1))
+        mean, std = asked.predict_quietly(subsets, return_std=True)
         if np.isnan(std[:, columns]).any():
             raise InputError("The 'risk' needs a predicted std, and this surrogate has none. Use risk=0.")
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))

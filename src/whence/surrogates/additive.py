@@ -241,29 +241,33 @@ class AdditiveSurrogate(Surrogate):
         of_level = contrasts.sum(axis=1, keepdims=True) ** 2 * self._variance / self._total_weight
         return np.asarray(np.sqrt(self._variance_along(along) + of_level))
 
-    def run_variance(self, target: int = 0) -> tuple[Floats, Floats, float]:
-        """Centre c (K,), matrix Q (K, K) and constant v: a new run of s has the variance (s − c)ᵀ Q (s − c) + v.
+    def run_variance(self, targets: Places) -> dict[str, Floats]:
+        """Return what the variance of a new run, (s − center)ᵀ Q (s − center) + constant, is made of, as arrays.
 
-        The square of the std that `predict` gives, written out for those who compute it elsewhere.
+        It is the square of the std that `predict` gives, for those who compute it elsewhere. Q is given as its lower
+        triangle, or so that what targets share is given once: B diag(Σ_a spread_a / (spectrum + penalty_a)) Bᵀ +
+        rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty moves the coefficients.
         """
         check_is_fitted(self)
-        n_tasks = len(self.coef_)
-        constant = float(self._variance[target] / self._total_weight + self.noise_std_[target] ** 2)
+        constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
+        common = {"center": self._subset_mean, "constant": constant}
         if self._active:
-            active, covariance = self._active[target]
-            Q = np.zeros((n_tasks, n_tasks))
-            Q[np.ix_(active, active)] = covariance * self._variance[target]
-            return self._subset_mean, Q, constant
-        basis, spectrum, shares = self._basis, self._spectrum[:, None], self._beliefs[:, target]
-        spread = shares * self._variances[:, target]
-        Q = (basis * (1 / (spectrum + self._alphas) @ spread)) @ basis.T
-        if self.penalty == "ridge":
-            Q += (np.eye(n_tasks) - basis @ basis.T) * (spread / self._alphas).sum()
-        if len(self._alphas) > 1:
-            coef = (basis.T @ self.coef_[:, target])[:, None]
-            moves = basis @ (coef * (spectrum + self.alpha_[target]) / (spectrum + self._alphas) - coef)
-            Q += (moves * shares) @ moves.T
-        return self._subset_mean, np.asarray(Q), constant
+            forms = np.zeros((len(targets), len(self.coef_), len(self.coef_)))
+            for form, t in zip(forms, targets, strict=True):
+                active, covariance = self._active[t]
+                form[np.ix_(active, active)] = covariance * self._variance[t]
+            first, second = np.tril_indices(len(self.coef_))
+            return common | {"quadratic": forms[:, first, second]}
+        spread = (self._beliefs * self._variances)[:, targets].T
+        return common | {
+            "basis": self._basis,
+            "spectrum": self._spectrum,
+            "penalties": self._alphas,
+            "penalty": self.alpha_[targets],
+            "shares": self._beliefs[:, targets].T,
+            "spread": spread,
+            "rest": (spread / self._alphas).sum(1) if self.penalty == "ridge" else np.zeros(len(targets)),
+        }
 
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
@@ -279,16 +283,12 @@ class AdditiveSurrogate(Surrogate):
 
     def export(self, subsets: Floats, places: Places) -> dict[str, Any]:
         """The mean as intercept + coef · s, the variance of a run as (s − center)ᵀ Q (s − center) + constant."""
-        lower = np.tril_indices(len(self.coef_))
-        forms = [self.run_variance(int(t)) for t in places]
         return {
             "kind": "additive",
             "coef": self.coef_[:, places].T,
             "intercept": self.intercept_[places],
-            "center": self._subset_mean,
-            "quadratic": np.array([form[lower] for _, form, _ in forms]),
-            "constant": np.array([constant for _, _, constant in forms]),
             "noise": self.noise_std_[places] ** 2,
+            **self.run_variance(places),
         }
 
     def _check_parameters(self) -> None:

@@ -17,8 +17,8 @@ from sklearn.base import clone
 from whence.surrogates.mixture import Array, Mixture
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 
-# A member's weight is its held-out mean squared error to the power −TEMPER · n²/(n + FEW), with n held-out subsets. −n/2
-# would be the likelihood of independent Gaussian errors, but members err together, and few runs tell them apart by chance.
+# A member's weight is its held-out mean squared error to the power −TEMPER · n²/(n + FEW), with n held-out subsets.
+# −n/2 would be the likelihood of independent Gaussian errors, but members err together, and few runs tell little.
 TEMPER, FEW = 0.25, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -154,7 +154,7 @@ class Model:
 
     def predict_quietly(self, S: Array, return_std: bool = False) -> Any:
         """Return what `predict` does for an array of subsets, without looking whether they are in range."""
-        mean, std = np.empty((2, len(S), self.outcomes.n_targets))
+        mean, std = np.full((2, len(S), self.outcomes.n_targets), np.nan)
         for part in self.parts:
             if return_std:
                 mean[:, part.targets], std[:, part.targets] = predict_with_std(part.surrogate, S)
@@ -162,6 +162,20 @@ class Model:
             else:
                 mean[:, part.targets] = part.surrogate.predict(S).reshape(len(S), -1)
         return (mean, std) if return_std else mean
+
+    def only(self, targets: ArrayLike) -> Model:
+        """Return the model that predicts these targets (their columns) alone, and NaN for the others.
+
+        A search for the best subset asks for thousands of predictions of one target.
+        """
+        parts = [part for part in self.parts if np.isin(part.targets, targets).any()]
+        narrowed = [
+            replace(part, surrogate=part.surrogate.only(np.flatnonzero(np.isin(part.targets, targets))))
+            if hasattr(part.surrogate, "only")
+            else part
+            for part in parts
+        ]
+        return replace(self, parts=tuple(narrowed))
 
     def covariance(self, subsets: ArrayLike) -> tuple[Array, float]:
         """Return the posterior covariance between subsets (n, n) and the noise of one run, averaged over targets.

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
-from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, one_of
+from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, groups_with, one_of
 from whence.surrogates.mixture import Array
 from whence.surrogates.posterior import Posterior
 from whence.surrogates.protocol import Places, Remainder
@@ -194,12 +194,28 @@ class CombinedSurrogate(PosteriorSurrogate):
     def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:
         if self.outcome_scale == "raw":
             return super()._predict(coordinates, with_std)
+        if not with_std:
+            return self.scale_.outcome(self._mean_scores(coordinates)), None
         outcome, std = self.scale_.around(*self._scores(coordinates))
         return outcome, np.maximum(std, self.least_std_)
 
+    def only(self, targets: ArrayLike) -> CombinedSurrogate:
+        """Return the surrogate that computes these targets alone, and NaN for the others: faster where many are."""
+        narrowed = cast(CombinedSurrogate, super().only(targets))
+        if self.outcome_scale == "rank":
+            narrowed.score_groups_ = groups_with(self.score_groups_, targets)
+        return narrowed
+
+    def _mean_scores(self, coordinates: Array) -> Array:
+        """Mean in normal scores, (n, T)."""
+        scores = np.full((len(coordinates), self.n_targets_), np.nan)
+        for group in self.score_groups_:
+            scores[:, group.targets] = group.posterior.predict_mean(coordinates)
+        return scores
+
     def _scores(self, coordinates: Array) -> Array:
         """Mean and std of a new run in normal scores, (2, n, T)."""
-        scores = np.empty((2, len(coordinates), self.n_targets_))
+        scores = np.full((2, len(coordinates), self.n_targets_), np.nan)
         for group in self.score_groups_:
             mean, variance = group.posterior.predict(coordinates)
             std = np.sqrt(variance + group.posterior.alpha)[:, None] * group.posterior.scale

@@ -7,6 +7,7 @@ chosen. :class:`KernelSurrogate` has one RBF or polynomial kernel, alpha and gam
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,6 +35,11 @@ class Group:
     posterior: Posterior
 
 
+def groups_with(groups: tuple[Group, ...], targets: ArrayLike) -> tuple[Group, ...]:
+    """Return the groups that any of these targets is in."""
+    return tuple(group for group in groups if np.isin(group.targets, targets).any())
+
+
 class PosteriorSurrogate(Surrogate):
     """What both kernel surrogates do once fitted: predict, and give effects in closed form."""
 
@@ -47,6 +53,12 @@ class PosteriorSurrogate(Surrogate):
         if self.single_target_:
             mean, std = mean[:, 0], None if std is None else std[:, 0]
         return (mean, std) if return_std else mean
+
+    def only(self, targets: ArrayLike) -> PosteriorSurrogate:
+        """Return the surrogate that computes these targets alone, and NaN for the others: faster where many are."""
+        narrowed = copy(self)
+        narrowed.groups_ = groups_with(self.groups_, targets)
+        return narrowed
 
     def product_part(self, X: ArrayLike) -> Array:
         """Return the predictions (n, T) of the kernel model whose effects are known in closed form."""
@@ -118,7 +130,7 @@ class PosteriorSurrogate(Surrogate):
 
     def _by_target(self, compute: Any, shape: tuple[int, ...]) -> Array:
         """Collect ``compute(posterior)`` of shape (…, targets of the group) into (…, T)."""
-        out = np.empty((*shape, self.n_targets_))
+        out = np.full((*shape, self.n_targets_), np.nan)
         for group in self.groups_:
             out[..., group.targets] = compute(group.posterior)
         return out

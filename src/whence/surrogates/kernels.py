@@ -242,7 +242,7 @@ class RBF(ProductKernel):
         return np.ones(len(X))
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "rbf", "variance": 1.0, "rates": self.rates}]
+        return [{"part": "rbf", "variance": 1.0, "weights": self.rates}]
 
 
 @dataclass(frozen=True)

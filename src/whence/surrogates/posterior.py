@@ -25,6 +25,7 @@ LEVEL = 0.9
 HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))  # of an interval at that level, in standard deviations
 # Leave-one-out needs a full inverse: beyond this many runs, a sample of them calibrates the intervals.
 CALIBRATION_RUNS = 4000
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6)  # shares of the mean diagonal that may be added to a matrix to factor it
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ class Posterior:
         level = np.average(Y, axis=0, weights=self.counts)
         dual, scale = _dual(self.factor, Y - level)
         return replace(self, Y=Y, dual=dual, level=level, scale=scale)
+
+    @property
+    def noise(self) -> Array:
+        """What the diagonal of the gram got before it was factored (m,): noise, and jitter where it needed some."""
+        exact = self.kernel.diag(self.X) + self.alpha / self.counts
+        added = (np.einsum("ij,ij->i", self.factor, self.factor) - exact).mean() / exact.mean()
+        jitter = min(JITTERS, key=lambda one: abs(one - added))
+        return np.asarray(self.alpha / self.counts + jitter * exact.mean())
 
     def predict(self, X: Array) -> tuple[Array, Array]:
         """Return the mean (n, T) and the variance of the process relative to scale² (n,)."""
@@ -143,8 +152,7 @@ class Posterior:
         return {
             "kernel": kernel,
             "alpha": self.alpha,
-            # Of the matrix as it was factored: noise of replicates and jitter included.
-            "diagonal": np.einsum("ij,ij->i", self.factor, self.factor),
+            "noise": self.noise,
             "dual": self.dual[:, kept].T,
             "level": self.level[kept],
             "scale": self.scale[kept],
@@ -191,7 +199,7 @@ def _cholesky(gram: Array, noise: Array) -> Array:
     gram[diagonal] += noise
     exact = gram[diagonal].copy()
     large = gram.nbytes > BLOCK_BYTES * 2
-    for jitter in (1e-8,) if large else (0.0, 1e-12, 1e-10, 1e-8, 1e-6):
+    for jitter in (1e-8,) if large else JITTERS:
         gram[diagonal] = exact + jitter * exact.mean()
         try:
             # The transpose of a symmetric matrix is itself in LAPACK's order: a large one is factored in place.

@@ -182,9 +182,7 @@ class Size(Kernel):
         return np.full((n_tasks, n_tasks), chance @ both @ chance)
 
     def export(self) -> list[dict[str, Any]]:
-        return [
-            {"part": "size", "variance": 1.0, "rate": self.rate, "offset": self.offset, "direction": self.direction}
-        ]
+        return [{"part": "size", "variance": 1.0, "rate": self.rate, "offset": self.offset, "weights": self.direction}]
 
     def _against(self, Y: Array) -> Array:
         """The kernel between the sizes 0 … K and the rows of Y, (K + 1, m)."""

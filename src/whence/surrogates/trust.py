@@ -19,7 +19,7 @@ COMPLETE = "Every subset was run: effects are those of the runs themselves, up t
 TRUST = (
     (0.8, "Predictions can be relied on within the range of the runs."),
     (0.5, "Good for ranking subsets; check the chosen one with a real run."),
-    (0.25, "Weak: trust only the largest effects, and measure more runs."),
+    (0.25, "Weak: trust only the largest effects."),
     (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
 )
 # A rank correlation of fewer subsets than this is itself uncertain by tenths.
@@ -40,7 +40,7 @@ def trust(correlation: float, n_subsets: int, *, complete: bool = False) -> str:
         return COMPLETE
     words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
     if words != UNCHECKED and n_subsets < FEW_SUBSETS:
-        words += f" This score is itself uncertain: it rests on {n_subsets} subsets."
+        words += f" Judged on {n_subsets} subsets only, so this score is itself uncertain."
     return words
 
 

@@ -1,102 +1,100 @@
-"""The answer first: in two sentences what the tasks of a target do, which subset to use, and how sure that is.
+"""Sentences of the page, all made from the same facts, so that no two of them can disagree.
 
-Sentences are lists of *phrases*, a text with the role it plays, so that the page can colour a name without looking for
-it in the text. The words for good and bad are those of attribution, the numbers those of the command line.
+Sentences about tasks and subsets are lists of *phrases*, a text with the role it plays, so that the page can colour a
+name without looking for it in the text. The words for good and bad are those of attribution.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-import whence
 from whence.answers.attribution import HELPS, HURTS, Attribution
-from whence.answers.selection import Selection
-from whence.cli.console import decimals, direction, number, span
-from whence.errors import InputError, counted, some_of
-from whence.surrogates.choose import Model
-from whence.surrogates.kernels import Array
-from whence.surrogates.posterior import HALF_WIDTH, LEVEL
-from whence.surrogates.trust import TRUST, trust
+from whence.cli.console import direction, number, span
+from whence.display.report.facts import Facts
+from whence.errors import counted, some_of
+from whence.evaluation.curve import NEGLIGIBLE
+from whence.outcomes import Outcomes
+from whence.surrogates.posterior import LEVEL
+from whence.surrogates.trust import TRUST, UNCHECKED, trust
 
 Phrase = tuple[str, str]  # text and role: "good", "bad", "key" or ""
-# Searching for the best subset takes seconds with so many tasks or targets, and minutes with more.
-SEARCHED_TASKS, SEARCHED_TARGETS = 60, 8
 NAMED = 5  # tasks of a kind spelled out in a sentence
+IN_A_WORD = ("good", "fair", "weak", "too weak")  # one for each level of TRUST
 
 
-class Recommendation(NamedTuple):
-    """The subset to use for one target, and why."""
-
-    selection: Selection
-    sizes: str  # what was searched, in words
-
-
-def recommended(model: Model, target: int, scores: Attribution, *, seed: int = 0) -> Recommendation:
-    """Return the subset of best prediction among those like the measured ones.
-
-    Other sizes, leaving out a task that was in every run, or using one that was in none would be extrapolation. With
-    very many tasks or targets, the tasks of best inclusion score stand in for a search, as many of them as make the
-    best prediction when tasks are added by their ``scores``.
-    """
-    runs, name = model.outcomes, model.target_names[target]
-    exclude = [task for task, column in zip(runs.task_names, runs.subsets.T, strict=True) if not column.any()]
-    if not runs.is_binary:
-        found = whence.select(model, target=name, exclude=exclude, seed=seed)
-        return Recommendation(found, "mixtures like the measured ones")
-    include = [task for task, column in zip(runs.task_names, runs.subsets.T, strict=True) if column.all()]
-    sizes = runs.subsets.sum(1)
-    low, high = max(1, int(sizes.min())), max(1, int(sizes.max()))
-    words = f"subsets of {low} tasks" if low == high else f"subsets of {low} to {high} tasks"
-    select = partial(whence.select, model, target=name, include=include, exclude=exclude, seed=seed)
-    if runs.n_tasks > SEARCHED_TASKS or target >= SEARCHED_TARGETS:
-        size = _best_size(model, target, scores, np.unique(np.linspace(low, high, 12).round().astype(int)))
-        return Recommendation(select(size=size, by="attribution"), words)
-    found = select(max_size=high)
-    return Recommendation(found if len(found.tasks) >= low else select(size=low), words)
-
-
-def _best_size(model: Model, target: int, scores: Attribution, sizes: Array) -> int:
-    sign = 1 if model.maximize[target] else -1
-    places = np.argsort(np.argsort(-sign * scores.scores[:, target], kind="stable"))
-    predicted = model.predict_quietly((places < sizes[:, None]).astype(np.float64))[:, target]
-    return int(sizes[np.argmax(sign * predicted)])
-
-
-def answer(model: Model, target: int, scores: Attribution, found: Recommendation) -> dict[str, Any]:
+def answer(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
     """Return the sentences and the key figures for one target."""
-    values, selection = model.outcomes.values[:, target], found.selection
-    mean, std = float(selection.predicted[target]), float(selection.std[target])
-    places = decimals(std if math.isfinite(std) else values)
-    correlation = _correlation(model, target)
     return {
-        "tasks": _tasks(scores, target),
-        "subset": _subset(model, selection, target, places),
-        "trust": trust(correlation, model.n_subsets),
-        "weak": not correlation >= TRUST[-2][0],  # the doubt comes before the answer
-        "correlation": correlation,
-        "places": places,
-        "predicted": {"mean": mean, "low": mean - HALF_WIDTH * std, "high": mean + HALF_WIDTH * std},
-        "best_run": selection.best_run,
-        "runs": int(np.isfinite(values).sum()),
-        "selected": selection.subset,
-        "how": f"{selection.how}, among {found.sizes}",
-        "everything": _everything(model, target),
+        "tasks": tasks_in_words(scores, scores.target_names.index(facts.target)),
+        "subset": subset_in_words(facts, runs),
+        "use": _in_short(facts, runs, scores),
+        "trust": trust_in_words(facts),
+        "level": level_of(facts),
+        "weak": level_of(facts) in ("too weak", "unchecked"),  # then the doubt comes before the answer
+        "more": more_runs_in_words(facts),
+        "correlation": facts.correlation,
+        "places": facts.places,
+        "predicted": facts.predicted,
+        "expected": {"mean": facts.expected, "low": facts.low, "high": facts.high},
+        "best_run": facts.best_run,
+        "runs": facts.n_runs,
+        "selected": facts.selection.subset,
+        "how": facts.selection.how,
+        "everything": {"value": facts.everything, "measured": facts.everything_measured},
     }
 
 
-def _correlation(model: Model, target: int) -> float:
-    """Rank correlation of one target on held-out runs; NaN without any."""
-    part = next(part for part in model.parts if target in part.targets)
-    return math.nan if part.chosen is None else float(part.chosen.lds[part.targets == target][0])
+# ---- how far to trust it, and whether to measure more ----------------------------------------------------
 
 
-def _tasks(scores: Attribution, target: int) -> list[Phrase]:
-    """Who helps, who hurts, and how many are unclear."""
+def level_of(facts: Facts) -> str:
+    """Return in a word or two how far predictions of a target can be trusted."""
+    if facts.complete:
+        return "all measured"
+    words = (word for (bound, _), word in zip(TRUST, IN_A_WORD, strict=True) if facts.correlation >= bound)
+    return next(words, "unchecked")
+
+
+def trust_in_words(facts: Facts) -> str:
+    """Return how far predictions of a target can be trusted.
+
+    Where every subset was measured, nothing has to be predicted: how well it could be is then beside the point.
+    """
+    if facts.complete:
+        noise = "Without repeated runs, noise cannot be told from effects."
+        if math.isfinite(facts.ceiling):
+            noise = f"Repeated runs allow a rank correlation of at most {facts.ceiling:.2f}."
+        return f"Every subset like these was measured, so no answer is extrapolated. {noise}"
+    return UNCHECKED if math.isnan(facts.correlation) else trust(facts.correlation, facts.n_subsets)
+
+
+def more_runs_in_words(facts: Facts) -> str:
+    """Return whether more runs would help."""
+    if facts.complete:
+        return (
+            "Every subset like the measured ones has been measured: only repeats with other seeds would add anything."
+        )
+    return "Too few runs to tell whether more would help." if facts.curve is None else facts.curve.in_words()
+
+
+def next_in_words(facts: Facts, n: int) -> str:
+    """Return what the n suggested runs are for."""
+    runs = f"These {n} runs" if n > 1 else "This run"
+    teach = "would teach most about all subsets like the measured ones."
+    if facts.curve is not None and facts.curve.per_doubling <= NEGLIGIBLE:
+        return f"More runs of this kind would add little. If you make some all the same, {runs.lower()} {teach}"
+    return f"{runs} {teach}"
+
+
+# ---- what tasks do ---------------------------------------------------------------------------------------
+
+
+def tasks_in_words(scores: Attribution, target: int) -> list[Phrase]:
+    """Return who helps, who hurts, and how many are unclear."""
     words = scores.verdicts()[:, target]
     goodness = scores.scores[:, target] * (1 if scores.maximize[target] else -1)
     order = np.argsort(-goodness, kind="stable")
@@ -105,7 +103,7 @@ def _tasks(scores: Attribution, target: int) -> list[Phrase]:
     unclear = len(words) - len(good) - len(bad)
     phrases: list[Phrase] = [(f"For {scores.target_names[target]} ({direction(scores.maximize[target])}), ", "")]
     if not good and not bad:
-        return [*phrases, ("no task", "key"), (" can be told to help or hurt from these runs.", "")]
+        return [*phrases, ("no task", "key"), (" can be said to help or hurt from these runs.", "")]
     if good:
         phrases += [*_listed(good, "good"), (f" help{_s(good)}", "")]
     if bad:
@@ -134,38 +132,48 @@ def _listed(names: Sequence[str], role: str) -> list[Phrase]:
     return phrases
 
 
-def _subset(model: Model, found: Selection, target: int, places: int) -> list[Phrase]:
-    """Which subset to use, what it is predicted to give, and how that compares with the best run."""
-    runs, name = model.outcomes, model.target_names[target]
-    mean, std = float(found.predicted[target]), float(found.std[target])
-    phrases: list[Phrase] = [("Use ", ""), (_named(model, found), "key")]
-    if runs.is_binary and 0 < len(found.tasks) < runs.n_tasks:
-        phrases.append((f" ({len(found.tasks)} of {counted(runs.n_tasks, 'task')})", ""))
-    interval = ""
-    if math.isfinite(std):
-        ends = span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)
-        interval = f" ({LEVEL:.0%} interval {ends})"
-    phrases += [(f": predicted {name} ", ""), (number(mean, places), "key"), (interval, "")]
-    if not math.isfinite(found.best_run):
-        return [*phrases, (".", "")]
+# ---- which subset to use ---------------------------------------------------------------------------------
+
+
+def subset_in_words(facts: Facts, runs: Outcomes) -> list[Phrase]:
+    """Return which subset to use, what to expect of it, and how that compares with the best run."""
+    places, chosen = facts.places, facts.selection.tasks
+    phrases: list[Phrase] = [("Use ", ""), (_named(facts, runs), "key")]
+    if runs.is_binary and 0 < len(chosen) < runs.n_tasks:
+        phrases.append((f" ({len(chosen)} of {counted(runs.n_tasks, 'task')})", ""))
+    known = math.isfinite(facts.low)
+    interval = f" ({LEVEL:.0%} interval {span(facts.low, facts.high, places)})" if known else ""
+    phrases += [(f": expected {facts.target} ", ""), (number(facts.expected, places), "key"), (interval, "")]
+    return [*phrases, (_compared(facts), ""), (_beyond(facts, runs), "")]
+
+
+def _compared(facts: Facts) -> str:
+    places = facts.places
+    if not math.isfinite(facts.best_run):
+        return "."
+    measured = f"the best of {counted(facts.n_runs, 'run')} ({number(facts.best_run, places)})"
     # Of the numbers as they are shown, so that the sentence adds up.
-    gain = (round(mean, places) - round(found.best_run, places)) * (1 if model.maximize[target] else -1)
-    n_runs = int(np.isfinite(runs.values[:, target]).sum())
-    measured = f"the best of {counted(n_runs, 'run')} ({number(found.best_run, places)})"
-    if abs(gain) <= (HALF_WIDTH * std if math.isfinite(std) else 0.0):
-        compared = f", about as good as {measured}."
-    elif gain > 0:
-        compared = f", better by {number(gain, places)} than {measured}."
-    else:
-        compared = f", worse than {measured}, which owes something to luck."
-    return [*phrases, (compared, "")]
+    gain = (round(facts.expected, places) - round(facts.best_run, places)) * (1 if facts.up else -1)
+    if gain == 0 or facts.low <= facts.best_run <= facts.high:
+        return f", about as good as {measured}."
+    if gain > 0:
+        return f", better by {number(gain, places)} than {measured}."
+    return f", worse than {measured}, which was partly luck."
 
 
-def _named(model: Model, found: Selection) -> str:
-    runs = model.outcomes
+def _beyond(facts: Facts, runs: Outcomes) -> str:
+    """A warning where a mixture goes beyond the runs; empty where it does not."""
+    over = facts.selection.subset > 1.02 * runs.subsets.max(0)
+    names = [name for name, is_over in zip(runs.task_names, over, strict=True) if is_over]
+    return f" No run had as much {_with_and(names, 4)}: measure it before you rely on it." if names else ""
+
+
+def _named(facts: Facts, runs: Outcomes) -> str:
+    found = facts.selection
     if not runs.is_binary:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
-        return _with_and([f"{name} {weight:.2g}" for name, weight in weights if weight >= 0.005], 6)
+        total = found.subset.sum()
+        return _with_and([f"{name} {weight:.3g}" for name, weight in weights if weight >= 0.005 * total], 6)
     outside = [name for name in runs.task_names if name not in set(found.tasks)]
     if not outside:
         return "all tasks"
@@ -174,23 +182,21 @@ def _named(model: Model, found: Selection) -> str:
     return _with_and(found.tasks, 8) if found.tasks else "no task"
 
 
+def _in_short(facts: Facts, runs: Outcomes, scores: Attribution) -> str:
+    """The subset in a few words: of many tasks, those that help most come first."""
+    found = facts.selection
+    if not runs.is_binary or len(found.tasks) in (0, runs.n_tasks):
+        return _named(facts, runs)
+    outside = [name for name in runs.task_names if name not in set(found.tasks)]
+    if len(outside) <= min(3, len(found.tasks)):
+        return f"all but {_with_and(outside, 3)}"
+    goodness = scores.scores[:, scores.target_names.index(facts.target)] * (1 if facts.up else -1)
+    order = np.argsort(-goodness, kind="stable")
+    return some_of([runs.task_names[k] for k in order if found.subset[k] > 0], 3)
+
+
 def _with_and(names: Iterable[str], limit: int) -> str:
     listed = list(names)
     if len(listed) > limit or len(listed) < 2:
         return some_of(listed, limit)
     return f"{', '.join(listed[:-1])} and {listed[-1]}"
-
-
-def _everything(model: Model, target: int) -> dict[str, float] | None:
-    """What using all tasks gives: measured where it was, else predicted; None for mixtures."""
-    if not model.outcomes.is_binary:
-        return None
-    full = np.ones((1, model.outcomes.n_tasks))
-    same = (model.outcomes.subsets == 1).all(1)
-    measured = model.outcomes.values[same, target]
-    measured = measured[~np.isnan(measured)]
-    try:
-        predicted = float(model.predict_quietly(full)[0, target])
-    except InputError:
-        predicted = math.nan
-    return {"predicted": predicted, "measured": float(measured.mean()) if len(measured) else math.nan}

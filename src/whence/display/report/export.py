@@ -3,7 +3,8 @@
 Every surrogate says its own plain data (``Surrogate.export``); here it is packed, as many targets as a page may hold.
 A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
 needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so that a page stays small. ``surrogate.js`` is the other half, formula by formula.
+being sent it, so that a page stays small, and with it the dual coefficients of a few hundred measured runs.
+``surrogate.js`` is the other half, formula by formula.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from whence.surrogates.protocol import Places, as_surrogate
 # A browser factors so many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
 # process is less certain, so that the interval can only come out too wide.
 FACTORED_RUNS = 1500
+# So many runs are solved for their dual coefficients while a person does not notice.
+SOLVED_RUNS = 400
 # What the surrogates of all targets may take of a page; targets beyond it are shown but cannot be explored.
 EXPORT_BYTES = 3 << 20
 
@@ -48,7 +51,7 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
             places: Places = np.arange(n)
             own = as_surrogate(part.surrogate).export(model.outcomes.subsets, places)
             common = {"targets": part.targets[places].tolist(), "factor": part.factor[places]}
-            return own and common | own
+            return own and common | _solvable(own)
 
         n_targets = len(part.targets)
         one, two = plain(1), plain(min(2, n_targets))
@@ -78,7 +81,7 @@ def _packed(plain: Any, seed: int) -> Any:
         return [_packed(each, seed) for each in plain]
     if not isinstance(plain, dict):
         return plain
-    found = {key: _packed(value, seed) for key, value in plain.items()}
+    found = {key: _packed(_weights_once(value) if key == "kernel" else value, seed) for key, value in plain.items()}
     if "rows" in plain:
         n_runs = len(plain["rows"])
         factored = np.arange(n_runs)
@@ -86,3 +89,35 @@ def _packed(plain: Any, seed: int) -> Any:
             factored = np.sort(np.random.default_rng(seed).choice(n_runs, FACTORED_RUNS, replace=False))
         found["factored"] = pack(factored, "u32")
     return found
+
+
+def _solvable(plain: dict[str, Any]) -> dict[str, Any]:
+    """A posterior of measured outcomes without what the browser can work out from them, where they are few."""
+    if "members" in plain:
+        return plain | {"members": [_solvable(member) for member in plain["members"]]}
+    if "groups" not in plain or len(plain["rows"]) > min(SOLVED_RUNS, FACTORED_RUNS):
+        return plain
+    groups = [{key: value for key, value in group.items() if key != "dual"} for group in plain["groups"]]
+    return {key: value for key, value in plain.items() if key != "outcomes"} | {"groups": groups}
+
+
+def _weights_once(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Parts of a kernel, each with its weights or as a multiple ("times") of those of an earlier part ("like")."""
+    found = []
+    for count, part in enumerate(parts):
+        own = dict(part)
+        for place, earlier in enumerate(parts[:count]):
+            times = _multiple(part.get("weights"), earlier.get("weights"))
+            if times is not None:
+                own |= {"weights": None, "like": place, "times": times}
+                break
+        found.append(own)
+    return found
+
+
+def _multiple(weights: Any, others: Any) -> float | None:
+    """What others have to be multiplied with to give the weights; None where no number does."""
+    if weights is None or others is None or not others.any():
+        return None
+    times = float(weights[np.abs(others).argmax()] / np.abs(others).max())
+    return times if np.allclose(weights, times * others, rtol=1e-13, atol=0) else None

@@ -20,15 +20,17 @@ from whence.answers.interactions import MOST_TASKS
 from whence.cli.console import UNCLEAR as UNCLEAR_WORD
 from whence.cli.console import decimals, direction
 from whence.cli.tables import SCORES
-from whence.display.report.answer import answer, recommended
+from whence.display.report.answer import answer, next_in_words
 from whence.display.report.export import exported
-from whence.display.report.packing import pack
+from whence.display.report.facts import Facts, facts_of
+from whence.display.report.packing import pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
-from whence.evaluation import learning_curve, noise_ceiling
+from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
+from whence.surrogates.posterior import HALF_WIDTH
 from whence.surrogates.trust import trust_in_estimates
 
 SUGGESTIONS = 10
@@ -37,6 +39,7 @@ MATRIX_TASKS = 60  # tasks of an interaction matrix that a person can still read
 PARTNERS = 3  # kept of each task beyond the matrix
 PAIR_WORK = 2e11  # multiplications that all pairs may cost: about half a minute
 PAIR_TARGETS = 40  # targets whose pairs are in the page
+SAME_TOTAL = 0.01  # rounded weights add up to the same within this share of it
 TRIAL_SCORES = ("lds", "residual_error", "coverage")
 METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 
@@ -63,11 +66,11 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
         next(steps)
         pairs = _pairs(model, seed)
         next(steps)
-        targets = _targets(model, scores, seed)
+        ceiling, curve = noise_ceiling(model.outcomes, seed=seed), _curve(model, seed)
         next(steps)
-        trust = _trust(model, seed)
+        known = _facts(model, ceiling, curve, seed)
         next(steps)
-        to_measure = _next(model, seed)
+        to_measure = _next(model, known[0], seed)
         next(steps)
         surrogates = exported(model, seed=seed)
         next(steps)
@@ -80,10 +83,10 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return {
         "runs": _runs(model),
-        "targets": targets,
+        "targets": [_target(facts, model.outcomes, scores) for facts in known],
         "attribution": _attribution(scores),
         "pairs": pairs,
-        "trust": trust,
+        "trust": _trust(model, known, ceiling, curve),
         "next": to_measure,
         "surrogates": surrogates,
         "concerns": list(dict.fromkeys([*model.outcomes.concerns(), *told])),
@@ -98,10 +101,19 @@ def _runs(model: Model) -> dict[str, Any]:
         "description": "; ".join([repr(runs).removeprefix("Outcomes: "), *_estimates(model)]),
         "count": runs.n_runs,
         "binary": runs.is_binary,
+        "total": _total(runs),
         "tasks": list(runs.task_names),
         "subsets": pack(runs.subsets, "bits" if runs.is_binary else "f64"),
         "values": pack(runs.values.T),
     }
+
+
+def _total(runs: Outcomes) -> float | None:
+    """What the weights of every run add up to, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
+    totals = runs.subsets.sum(1)
+    if runs.is_binary or np.ptp(totals) > SAME_TOTAL * np.median(totals):
+        return None
+    return float(np.median(totals))
 
 
 def _estimates(model: Model) -> list[str]:
@@ -136,13 +148,17 @@ def _attributed(model: Model, rule: str | None, seed: int) -> Attribution:
     return whence.attribute(model, "inclusion", seed=seed)
 
 
-def _effects(found: Attribution, at: Any = ...) -> dict[str, Any]:
-    """Scores, intervals and verdicts (0 good, 1 bad, 2 unclear) of all tasks, or of pairs ``at``; targets first."""
-    low, high = found.interval()
+def _effects(scores: Attribution) -> dict[str, Any]:
+    """Scores, intervals and verdicts of all tasks; targets first."""
+    low, high = scores.interval()
+    arrays = {"score": scores.scores, "low": low, "high": high}
+    return {name: pack(array.T, "f32") for name, array in arrays.items()} | {"verdict": pack(_codes(scores).T, "u8")}
+
+
+def _codes(found: Attribution) -> Floats:
+    """Verdicts as numbers: 0 good, 1 bad, 2 unclear."""
     words = found.verdicts()
-    codes = np.where(words == UNCLEAR, 2, np.where(words == found.words[0], 0, 1))
-    arrays = {"score": (found.scores, "f32"), "low": (low, "f32"), "high": (high, "f32"), "verdict": (codes, "u8")}
-    return {name: pack(array[at].T, kind) for name, (array, kind) in arrays.items()}
+    return np.where(words == UNCLEAR, 2, np.where(words == found.words[0], 0, 1))
 
 
 def _places(scores: Floats, std: Floats) -> int:
@@ -167,59 +183,92 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         "what": f"what the two do beyond the sum of each, {pairs.rule.others}",
         "how": pairs.how,
         "words": [*pairs.words, UNCLEAR_WORD],
-        "targets": [_pairs_of(pairs, t) for t in range(min(runs.n_targets, PAIR_TARGETS))],
+        "targets": _pairs_of_targets(pairs),
     }
 
 
-def _pairs_of(pairs: Attribution, target: int) -> dict[str, Any]:
-    """The pairs of one target among the tasks that interact most, and the strongest partners of the others."""
+def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
+    """For each target, scores and intervals of pairs with the decimals they are shown with."""
+    (low, high), codes = pairs.interval(), _codes(pairs)
+    found = []
+    for target in range(min(len(pairs.target_names), PAIR_TARGETS)):
+        order, at = _readable(pairs, target)
+        places = _places(pairs.scores[at], pairs.std[at])
+        listed = {"a": pack(at[0], "u32"), "b": pack(at[1], "u32")} if len(order) < len(pairs.task_names) else {}
+        found.append(
+            {
+                **listed,  # all pairs, row by row, where they are not given
+                "order": order,
+                "places": places,
+                **pack_intervals(pairs.scores[at], low[at], high[at], places),
+                "verdict": pack(codes[at], "u8"),
+            }
+        )
+    return found
+
+
+def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[Any, Any, int]]:
+    """The tasks of the matrix in order, and the pairs to send: all, or of many tasks those that interact most.
+
+    Every task beyond the matrix keeps its strongest partners.
+    """
     scores = pairs.scores[:, :, target]
     n_tasks = len(scores)
-    members, order = set(range(n_tasks)), pairs.clustered(target)
+    order = [int(k) for k in pairs.clustered(target)]
     first, second = np.triu_indices(n_tasks, 1)
-    if n_tasks > MATRIX_TASKS:
-        strongest = np.argsort(-np.abs(scores[first, second]), kind="stable")
-        in_order = dict.fromkeys(np.column_stack([first[strongest], second[strongest]]).ravel().tolist())
-        members = set(list(in_order)[:MATRIX_TASKS])
-        inside = np.isin(np.arange(n_tasks), list(members))
-        partners = np.argsort(-np.abs(scores), axis=1, kind="stable")[:, :PARTNERS]
-        wanted = np.zeros((n_tasks, n_tasks), dtype=bool)
-        wanted[np.repeat(np.arange(n_tasks), PARTNERS), partners.ravel()] = True
-        kept = (inside[first] & inside[second]) | wanted[first, second] | wanted[second, first]
-        first, second = first[kept], second[kept]
-    return {
-        "a": pack(first, "u32"),
-        "b": pack(second, "u32"),
-        "order": [int(k) for k in order if k in members],
-        "places": _places(scores[first, second], pairs.std[first, second, target]),
-        **_effects(pairs, (first, second, target)),
-    }
+    if n_tasks <= MATRIX_TASKS:
+        return order, (first, second, target)
+    strongest = np.argsort(-np.abs(scores[first, second]), kind="stable")
+    in_order = dict.fromkeys(np.column_stack([first[strongest], second[strongest]]).ravel().tolist())
+    members = set(list(in_order)[:MATRIX_TASKS])
+    inside = np.isin(np.arange(n_tasks), list(members))
+    partners = np.argsort(-np.abs(scores), axis=1, kind="stable")[:, :PARTNERS]
+    wanted = np.zeros((n_tasks, n_tasks), dtype=bool)
+    wanted[np.repeat(np.arange(n_tasks), PARTNERS), partners.ravel()] = True
+    kept = (inside[first] & inside[second]) | wanted[first, second] | wanted[second, first]
+    return [k for k in order if k in members], (first[kept], second[kept], target)
 
 
 # ---- targets, trust, what next ---------------------------------------------------------------------------
 
 
-def _targets(model: Model, scores: Attribution, seed: int) -> list[dict[str, Any]]:
-    names = zip(model.target_names, model.maximize, strict=True)
-    return [
-        {
-            "name": name,
-            "up": up,
-            "direction": direction(up),
-            "answer": answer(model, t, scores, recommended(model, t, scores, seed=seed)),
-        }
-        for t, (name, up) in track(list(enumerate(names)), "Searching for the best subsets")
-    ]
+def _facts(model: Model, ceiling: Ceiling, curve: LearningCurve | None, seed: int) -> list[Facts]:
+    targets = track(range(len(model.target_names)), "Searching for the best subsets")
+    return [facts_of(model, t, ceiling=ceiling, curve=curve, seed=seed) for t in targets]
 
 
-def _trust(model: Model, seed: int) -> dict[str, Any]:
-    predicted, std = model.held_out()
-    held = np.flatnonzero(np.isfinite(predicted).any(1))
-    ceiling = noise_ceiling(model.outcomes, seed=seed)
+def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
     return {
-        "runs": pack(held, "u32"),
-        "predicted": pack(predicted[held].T, "f32"),
-        "std": pack(std[held].T, "f32"),
+        "name": facts.target,
+        "up": facts.up,
+        "direction": direction(facts.up),
+        "answer": answer(facts, runs, scores),
+    }
+
+
+def _held_out(model: Model, known: list[Facts]) -> list[dict[str, Any]]:
+    """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
+    predicted, std = model.held_out()
+    found = []
+    for t, facts in enumerate(known):
+        runs = np.flatnonzero(np.isfinite(predicted[:, t]))
+        mean, spread = predicted[runs, t], std[runs, t]
+        off = np.abs(model.outcomes.values[runs, t] - mean) / spread
+        found.append(
+            {
+                "runs": pack(runs, "u32"),
+                **pack_intervals(mean, mean - HALF_WIDTH * spread, mean + HALF_WIDTH * spread, facts.places),
+                "off": pack_shown(off, 1),
+                "outside": pack(off > HALF_WIDTH, "bits"),
+                "widest": float(np.fmax.reduce(spread, initial=0.0)),
+            }
+        )
+    return found
+
+
+def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCurve | None) -> dict[str, Any]:
+    return {
+        "held_out": _held_out(model, known),
         "estimates": trust_in_estimates(model) if model.rungs else "",
         "methods": _methods(model),
         "legend": SCORES,
@@ -229,7 +278,9 @@ def _trust(model: Model, seed: int) -> dict[str, Any]:
             "high": ceiling.high,
             "reason": ceiling.reason,
         },
-        "curve": _curve(model, seed),
+        "curve": None
+        if curve is None
+        else {"sizes": curve.sizes, "mean": curve.mean, "low": curve.lds.min(axis=1), "high": curve.lds.max(axis=1)},
     }
 
 
@@ -254,7 +305,7 @@ def _methods(model: Model) -> list[dict[str, Any]]:
     return sorted(rows.values(), key=lambda row: (not row["chosen"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
 
 
-def _curve(model: Model, seed: int) -> dict[str, Any] | None:
+def _curve(model: Model, seed: int) -> LearningCurve | None:
     """The learning curve of the surrogate that was chosen for most targets; None with too few runs."""
     surrogate = max(model.parts, key=lambda part: len(part.targets)).surrogate
 
@@ -265,19 +316,12 @@ def _curve(model: Model, seed: int) -> dict[str, Any] | None:
         # Of parts of the runs, when all of them have been spoken of.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
-            curve = learning_curve(model.outcomes, method, n_splits=CURVE_SPLITS, seed=seed)
+            return learning_curve(model.outcomes, method, n_splits=CURVE_SPLITS, seed=seed)
     except InputError:
         return None
-    return {
-        "sizes": curve.sizes,
-        "mean": curve.mean,
-        "low": curve.lds.min(axis=1),
-        "high": curve.lds.max(axis=1),
-        "words": curve.in_words(),
-    }
 
 
-def _next(model: Model, seed: int) -> dict[str, Any]:
+def _next(model: Model, facts: Facts, seed: int) -> dict[str, Any]:
     """Runs worth making, as a table and as a file of runs to fill in."""
     reason = ""
     for n in (SUGGESTIONS, 5, 2, 1):
@@ -293,6 +337,7 @@ def _next(model: Model, seed: int) -> dict[str, Any]:
             Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(file)
             text = file.read_text(encoding="utf-8")
         return {
+            "words": next_in_words(facts, n),
             "subsets": pack(found.subsets, "bits" if runs.is_binary else "f64"),
             "predicted": pack(found.predicted.T, "f32"),
             "std": pack(found.std.T, "f32"),

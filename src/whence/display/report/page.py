@@ -1,15 +1,14 @@
 """The page: template, styles, scripts and the document of numbers, assembled into one file that loads nothing.
 
 The last step of the report. Names from the data reach the page in two ways only, escaped here in the few lines of text
-that are there without scripts, and as JSON that scripts put in as text, never as markup. The page's own policy lets no
-other script run and nothing be loaded.
+that are there without scripts, and in the packed document, from which scripts put them in as text, never as markup. The
+page's own policy lets no other script run and nothing be loaded.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import json
 import os
 from collections.abc import Mapping
 from html import escape
@@ -18,8 +17,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from whence.cli.console import plain
 from whence.display.report.findings import collect
+from whence.display.report.packing import deflated
 from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
 from whence.surrogates.choose import Model
@@ -90,7 +89,7 @@ def page(document: Mapping[str, Any]) -> str:
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
     whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
-    script = "".join(f"{_asset(name)}\n" for name in SCRIPTS)
+    script = "".join(_lean(_asset(name)) for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
     first = targets[0]["answer"]
     sentences = [first["subset"], first["tasks"]]
@@ -103,15 +102,17 @@ def page(document: Mapping[str, Any]) -> str:
         version=escape(runs["version"]),
         over=escape(over),
         policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
-        style=_asset("page.css"),
+        style=_lean(_asset("page.css")),
         answer="".join(f"<p>{escape(''.join(text for text, _ in sentence))}</p>" for sentence in sentences),
-        data=_json(document),
+        data=deflated(document),
         script=script,
     )
 
 
 def _shown(value: Any) -> Any:
     """Document in which nothing that a page would obey, such as turned text, is left in a name."""
+    if isinstance(value, Mapping) and {"type", "shape", "data"} <= value.keys():
+        return value  # numbers: their text is read, and never shown
     if isinstance(value, Mapping):
         return {key: _shown(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -119,11 +120,11 @@ def _shown(value: Any) -> Any:
     return safe_text(value) if isinstance(value, str) else value
 
 
-def _json(document: Mapping[str, Any]) -> str:
-    """JSON that no name can break out of: "<" never appears, so that neither "</script>" nor "<!--" can."""
-    text = json.dumps(plain(document), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def _asset(name: str) -> str:
     return (files("whence.display.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _lean(text: str) -> str:
+    """Code without its indentation and whole-line comments, which are a quarter of it."""
+    lines = (line.strip() for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("//"))

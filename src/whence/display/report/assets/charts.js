@@ -66,36 +66,43 @@ function strip(values, x, base, { radius = 2.6, most = 9, cls = "u", tips = null
   return found;
 }
 
-// Coloured cells with names on two sides; `cell(r, c)` says what is in each, or null. Value 1 is best, −1 worst.
+// How wide a text is, in pixels at this size of letters.
+function textWidth(text, size) {
+  textWidth.pen ??= document.createElement("canvas").getContext("2d");
+  textWidth.pen.font = `${size}px ${getComputedStyle(document.body).fontFamily}`;
+  return textWidth.pen.measureText(text).width;
+}
+
+// Coloured cells with whole names on two sides; `cell(r, c)` says what is in each, or null. Value 1 is best, −1 worst.
 function grid({ rows, columns, cell, label, width, largest, smallest = 11, square = false, current = -1 }) {
-  const most = Math.max(...rows.map((name) => name.length), 1);
-  const longest = Math.max(...columns.map((name) => name.length), 1);
   const font = (size) => Math.max(7, Math.min(11.5, size * 0.8));
+  const longest = (names, size) => Math.max(...names.map((name) => textWidth(name, size)), 8);
   const fitting = (left) => Math.max(smallest, Math.min(largest, (width - left - 30) / columns.length));
   // The margin follows the letters, whose size follows the cells, whose size follows the margin.
-  let margin = Math.min(150, 8 + most * 6.2);
-  margin = Math.min(150, 8 + most * font(fitting(margin)) * 0.58);
+  let margin = 12 + longest(rows, 11.5);
+  margin = 12 + longest(rows, font(fitting(margin)));
   const size = fitting(margin);
   const high = square ? size : Math.min(size, 26);
-  const limit = Math.floor(150 / (font(size) * 0.58));
-  const cut = (name) => (name.length > limit ? `${name.slice(0, limit - 1)}…` : name);
-  const head = Math.min(130, 14 + Math.min(longest, limit) * font(size) * 0.42);
-  const total = margin + columns.length * size + 60;
+  const letters = font(Math.min(size, high + 4));
+  const slant = 0.67 * size >= letters ? 42 : 90; // upright where slanted names would touch
+  const head = 10 + letters + longest(columns, letters) * Math.sin((slant * Math.PI) / 180);
+  const lean = textWidth(columns.at(-1), letters) * Math.cos((slant * Math.PI) / 180);
+  const total = margin + columns.length * size + Math.max(12, lean + 6 - size / 2);
   const parts = [];
-  const style = `font-size: ${font(Math.min(size, high + 4))}px`;
+  const style = `font-size: ${letters}px`;
   columns.forEach((name, c) => {
     const x = margin + (c + 0.5) * size;
     parts.push(
       svg(
         "text",
-        { transform: `translate(${x + 3} ${head - 5}) rotate(-42)`, style, class: c === current ? "ink" : "" },
-        cut(name),
+        { transform: `translate(${x + 3} ${head - 5}) rotate(${-slant})`, style, class: c === current ? "ink" : "" },
+        name,
       ),
     );
   });
   rows.forEach((name, r) => {
     const y = head + r * high;
-    parts.push(svg("text", { x: margin - 6, y: y + high / 2 + 4, "text-anchor": "end", style }, cut(name)));
+    parts.push(svg("text", { x: margin - 6, y: y + high / 2 + 4, "text-anchor": "end", style }, name));
     columns.forEach((_, c) => {
       const one = cell(r, c);
       const at = { x: margin + c * size, y, width: size - 1, height: high - 1, rx: 2 };
@@ -120,7 +127,7 @@ function grid({ rows, columns, cell, label, width, largest, smallest = 11, squar
   });
   const picture = canvas(total, head + rows.length * high + 4, label, parts);
   // Large ones scroll rather than shrink beyond reading.
-  picture.style.minWidth = `${Math.min(total, Math.max(280, margin + columns.length * smallest))}px`;
+  picture.style.minWidth = `${Math.min(total, Math.max(280, margin + columns.length * smallest + lean))}px`;
   return picture;
 }
 

@@ -5,14 +5,40 @@ const MISSING = "–";
 
 // The counterpart of packing.py: {type, shape, data} → a typed array, row by row.
 function unpack(packed) {
-  const text = atob(packed.data);
-  const bytes = Uint8Array.from(text, (c) => c.charCodeAt(0));
+  if (packed.type === "shown") return unpackShown(packed);
+  const bytes = bytesOf(packed.data);
   const size = packed.shape.reduce((a, b) => a * b, 1);
   if (packed.type === "bits") {
     return Uint8Array.from({ length: size }, (_, i) => (bytes[i >> 3] >> (7 - (i & 7))) & 1);
   }
   const kinds = { f64: Float64Array, f32: Float32Array, u32: Uint32Array, u8: Uint8Array };
   return new kinds[packed.type](bytes.buffer, 0, size);
+}
+
+// Numbers with the decimals they are shown with, one character each: the counterpart of pack_shown.
+function unpackShown({ data, places, least }) {
+  return Float64Array.from(data, (character) => {
+    let code = character.codePointAt(0);
+    if (code === 0x20) return NaN;
+    if (code >= 0xe000) code -= 0x800;
+    const n = code - 0x23 - (code > 0x5c ? 1 : 0);
+    const steps = least === null ? (n % 2 ? -(n + 1) / 2 : n / 2) : least + n;
+    return steps / 10 ** places;
+  });
+}
+
+// The counterpart of pack_intervals: [{score, low, high}].
+function unpackIntervals(packed) {
+  const [middle, below, skew] = [packed.middle, packed.below, packed.skew].map(unpack);
+  return Array.from(middle, (score, i) => ({ score, low: score - below[i], high: score + below[i] + skew[i] }));
+}
+
+const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+
+// The document of the page, which travels deflated.
+async function inflated(text) {
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return JSON.parse(await new Response(stream).text());
 }
 
 // Row i of an array that was unpacked with this shape.
@@ -64,6 +90,9 @@ function build(node, attributes, children) {
 
 // Children may come in lists of lists, and those that are not there as null.
 const present = (children) => children.flat(Infinity).filter((child) => child !== null && child !== undefined);
+
+// A name that may be broken after a separator, and inside a word only where there is no other way.
+const named = (name) => name.split(/(?<=[_\-/.:,])(?=[^\s])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
 
 const byId = (id) => document.getElementById(id);
 

@@ -77,8 +77,8 @@ class Explorer {
         report.binary
           ? "The number beside a task is what switching it would change, as things stand."
           : report.total === null
-            ? "Weights are free."
-            : "Moving one weight scales the others, so that the total stays.",
+            ? "Weights stay within the range of the runs, each of them and their total."
+            : `Moving one weight scales the others, so that the total stays ${Number(report.total.toPrecision(4))}.`,
       ),
     );
     this.result = el("div", { class: "result" });
@@ -91,19 +91,19 @@ class Explorer {
     this.inputs = new Array(report.K);
     this.deltas = new Array(report.K);
     this.rows = report.ranking(state.target).map((k) => {
-      const name = el("span", { class: "name", title: report.tasks[k] }, report.tasks[k]);
+      const name = el("span", { class: "name", title: report.tasks[k] }, named(report.tasks[k]));
       if (report.binary) {
         this.inputs[k] = [el("input", { type: "checkbox", onchange: (e) => this.toggle(k, e.target.checked) })];
         this.deltas[k] = el("span", { class: "delta" });
         return [k, el("label", { class: "chip" }, this.inputs[k], name, this.deltas[k])];
       }
-      const most = report.total ?? 1.5 * report.highest[k];
+      const [least, most] = report.total === null ? [report.lowest[k], report.highest[k]] : [0, report.total];
       const one = (type) =>
         el("input", {
           type,
-          min: 0,
+          min: least,
           max: most,
-          step: type === "range" ? most / 500 : "any",
+          step: type === "range" ? (most - least) / 500 || "any" : "any",
           "aria-label": report.tasks[k],
           oninput: (e) => this.weigh(k, Number(e.target.value), e.target),
         });
@@ -147,20 +147,13 @@ class Explorer {
   }
 
   weigh(k, weight, by) {
+    if (!finite(weight)) return;
+    const { total, lowest, highest } = this.report;
+    const [least, most] = total === null ? [lowest[k], highest[k]] : [0, total];
     const subset = this.state.subset.slice();
-    const { total } = this.report;
-    const wanted = Math.max(0, total === null ? weight : Math.min(weight, total));
-    const others = subset.reduce((sum, w, j) => sum + (j === k ? 0 : w), 0);
-    if (!finite(wanted)) return;
-    if (total !== null) {
-      for (let j = 0; j < subset.length; j++) {
-        if (j !== k)
-          subset[j] = others > 0 ? (subset[j] * (total - wanted)) / others : (total - wanted) / (subset.length - 1);
-      }
-    }
-    subset[k] = wanted;
+    subset[k] = Math.min(Math.max(weight, least), most);
     this.typing = by;
-    this.set(subset);
+    this.set(this.report.onBudget(subset, k));
     this.typing = null;
   }
 
@@ -326,8 +319,17 @@ class Explorer {
       );
     };
     const measured = report.measured(state.subset, state.target);
+    const { predicted, expected, selected } = target.answer;
+    const recommended = state.subset.every((weight, k) => weight === selected[k]);
     return [
-      than(target.answer.predicted.mean, "the recommended subset"),
+      recommended
+        ? el(
+            "div",
+            { class: "note" },
+            `Chosen as the best of many, so part of this is luck: expect ${number(expected.mean, places)} ` +
+              `(${span(expected.low, expected.high, places)}).`,
+          )
+        : than(predicted, "the recommended subset"),
       than(target.answer.best_run, "the best measured run"),
       measured.length
         ? el(

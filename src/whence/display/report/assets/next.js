@@ -13,8 +13,7 @@ function showNext(report, state, actions) {
   const middle = unpack(next.predicted);
   const std = unpack(next.std);
   byId("next-intro").textContent =
-    `These ${counted(n, "run")} would teach most about all subsets like the measured ones. ` +
-    "The file has a column per task and empty ones for outcomes, for you to fill in.";
+    `${next.words} The file has a column for each task and empty columns for the outcomes, to fill in.`;
   const table = el(
     "table",
     { id: "next-table" },

@@ -1,5 +1,7 @@
 // The page: one state (target, subset, how the table is sorted), kept in the address, and the sections that show it.
 
+const MOST_TARGETS = 25; // rows of the summary before somebody asks for all
+
 class Page {
   constructor(doc) {
     this.report = new Report(doc);
@@ -56,7 +58,7 @@ class Page {
   show() {
     const { report, state, actions } = this;
     byId("target").value = state.target;
-    showAnswer(report, state);
+    showAnswer(report, state, actions);
     this.explorer.retarget();
     showTasks(report, state, actions.openProfile);
     showHeat(report, state, actions);
@@ -109,7 +111,7 @@ class Page {
     const target = report.targets.findIndex(({ name }) => encodeURIComponent(name) === given.get("target"));
     if (target >= 0) state.target = target;
     const subset = report.binary ? fromHex(given.get("tasks"), report.K) : fromList(given.get("weights"), report.K);
-    if (subset) state.subset = subset;
+    if (subset) state.subset = report.binary ? subset : report.onBudget(subset);
     else if (target >= 0) state.subset = Float64Array.from(report.targets[target].answer.selected);
     return target >= 0 || subset !== null;
   }
@@ -135,7 +137,7 @@ function fromList(text, tasks) {
 
 // ---- the answer ----
 
-function showAnswer(report, state) {
+function showAnswer(report, state, actions) {
   const { name, direction, answer } = report.targets[state.target];
   const { places } = answer;
   const sentence = (phrases) =>
@@ -153,23 +155,18 @@ function showAnswer(report, state) {
       el("dt", {}, label),
       el("dd", {}, el("div", { class: "big" }, big), el("div", { class: "note" }, small)),
     );
-  const { predicted, everything } = answer;
+  const { expected, everything } = answer;
   const tiles = [
     tile(
-      "Recommended, predicted",
-      number(predicted.mean, places),
-      finite(predicted.low) ? `90% interval ${span(predicted.low, predicted.high, places)}` : "no interval",
+      "Recommended, expected",
+      number(expected.mean, places),
+      finite(expected.low) ? `90% interval ${span(expected.low, expected.high, places)}` : "no interval",
     ),
     tile(`Best of ${counted(answer.runs, "run")}`, number(answer.best_run, places), `measured; ${direction}`),
   ];
-  if (everything) {
-    const known = finite(everything.measured);
+  if (finite(everything.value)) {
     tiles.push(
-      tile(
-        "With all tasks",
-        number(known ? everything.measured : everything.predicted, places),
-        known ? "measured" : "predicted",
-      ),
+      tile("With all tasks", number(everything.value, places), everything.measured ? "measured" : "predicted"),
     );
   }
   const ceiling = report.doc.trust.ceiling.value[state.target];
@@ -183,7 +180,77 @@ function showAnswer(report, state) {
     );
   }
   fill("tiles", tiles);
+  showSummary(report, state, actions);
   byId("found").textContent = `How the recommended subset was found: ${answer.how}.`;
 }
 
-const page = new Page(JSON.parse(byId("data").textContent));
+// The answer for every target, one row each.
+function showSummary(report, state, actions) {
+  const holder = byId("summary");
+  holder.hidden = report.T < 2;
+  if (holder.hidden) return;
+  const shown = state.allTargets ? report.targets : report.targets.slice(0, MOST_TARGETS);
+  const classes = ["names", "names", "num", "num wide", "num wide", "num wide", "verdict"];
+  const cells = ["target", "use", "expected", "90% interval", "best run", "rank corr.", "trust"];
+  const row = ({ name, answer }, t) => {
+    const { places, expected } = answer;
+    const values = [
+      el("button", { type: "button", class: "link", onclick: () => actions.retarget(t) }, named(name)),
+      named(answer.use),
+      number(expected.mean, places),
+      span(expected.low, expected.high, places),
+      number(answer.best_run, places),
+      number(answer.correlation),
+      answer.level,
+    ];
+    return el(
+      "tr",
+      { class: t === state.target ? "chosen" : null },
+      values.map((value, i) => el("td", { class: classes[i] }, value)),
+    );
+  };
+  put(
+    holder,
+    el("h3", {}, "The answer for each target"),
+    el(
+      "div",
+      { class: "scroll" },
+      el(
+        "table",
+        { id: "summary-table" },
+        el("caption", { class: "unseen" }, "The subset to use for each target"),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            cells.map((text, i) => el("th", { scope: "col", class: classes[i] }, text)),
+          ),
+        ),
+        el("tbody", {}, shown.map(row)),
+      ),
+    ),
+    shown.length < report.T
+      ? el(
+          "p",
+          { class: "more" },
+          el(
+            "button",
+            {
+              type: "button",
+              id: "all-targets",
+              onclick: () => {
+                state.allTargets = true;
+                showSummary(report, state, actions);
+              },
+            },
+            `Show all ${report.T} targets`,
+          ),
+        )
+      : null,
+  );
+}
+
+let page = null;
+inflated(byId("data").textContent).then((doc) => (page = new Page(doc)));

@@ -8,18 +8,21 @@ function pairsOf(report, target) {
   const { pairs } = report.doc;
   const own = pairs.targets?.[target];
   if (!own) return null;
-  const a = unpack(own.a);
-  const b = unpack(own.b);
-  const effects = report.effectsOf(own);
-  const list = Array.from(a, (first, i) => ({
-    a: first,
-    b: b[i],
-    score: effects.score[i],
-    low: effects.low[i],
-    high: effects.high[i],
-    verdict: effects.verdict[i],
-  }));
+  const verdict = unpack(own.verdict);
+  const [a, b] = own.a ? [unpack(own.a), unpack(own.b)] : allPairs(report.K);
+  const list = unpackIntervals(own).map((one, i) => ({ a: a[i], b: b[i], ...one, verdict: verdict[i] }));
   return { list, order: own.order, places: own.places, words: pairs.words };
+}
+
+function allPairs(tasks) {
+  const [a, b] = [[], []];
+  for (let k = 0; k < tasks; k++) {
+    for (let l = k + 1; l < tasks; l++) {
+      a.push(k);
+      b.push(l);
+    }
+  }
+  return [a, b];
 }
 
 function showPairs(report, state, actions) {
@@ -98,10 +101,14 @@ function network(report, found, sign, actions) {
     .sort((p, q) => Math.abs(q.score) - Math.abs(p.score))
     .slice(0, MOST_EDGES);
   if (!sure.length) return [el("p", { class: "note" }, "No pair can be told from zero with these runs.")];
+  if (sure.length === 1) {
+    const [a, b] = [sure[0].a, sure[0].b].map((k) => report.tasks[k]);
+    return [el("p", { class: "note" }, `Only one pair can be told from zero: ${a} + ${b}.`)];
+  }
   const nodes = found.order.filter((k) => sure.some((p) => p.a === k || p.b === k));
   for (const p of sure) for (const k of [p.a, p.b]) if (!nodes.includes(k)) nodes.push(k);
   const radius = 150;
-  const size = 2 * (radius + 18 + 6.2 * Math.min(16, Math.max(...nodes.map((k) => report.tasks[k].length))));
+  const size = 2 * (radius + 18 + 6.2 * Math.min(28, Math.max(...nodes.map((k) => report.tasks[k].length))));
   const angle = (i) => (2 * Math.PI * i) / nodes.length - Math.PI / 2;
   const at = new Map(
     nodes.map((k, i) => [
@@ -129,7 +136,7 @@ function network(report, found, sign, actions) {
     const { x, y, a } = at.get(k);
     const right = Math.cos(a) >= 0;
     const turn = (a * 180) / Math.PI + (right ? 0 : 180);
-    const name = report.tasks[k].length > 16 ? `${report.tasks[k].slice(0, 15)}…` : report.tasks[k];
+    const name = report.tasks[k].length > 28 ? `${report.tasks[k].slice(0, 27)}…` : report.tasks[k];
     return svg(
       "g",
       { class: "dot", onclick: () => actions.openProfile(k), "data-tip": report.tasks[k] },
@@ -194,6 +201,6 @@ function strongest(report, found, actions) {
   );
 
   function task(k) {
-    return el("button", { type: "button", class: "link", onclick: () => actions.openProfile(k) }, report.tasks[k]);
+    return el("button", { type: "button", class: "link", onclick: () => actions.openProfile(k) }, named(report.tasks[k]));
   }
 }

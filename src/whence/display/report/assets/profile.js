@@ -139,7 +139,7 @@ function partnersOf(report, task, pairs, actions) {
       el(
         "td",
         {},
-        el("button", { type: "button", class: "link", onclick: () => actions.openProfile(other) }, report.tasks[other]),
+        el("button", { type: "button", class: "link", onclick: () => actions.openProfile(other) }, named(report.tasks[other])),
       ),
       el("td", { class: "num" }, number(p.score, pairs.places, true)),
       el("td", { class: "num" }, span(p.low, p.high, pairs.places, true)),
@@ -166,7 +166,7 @@ function onTargets(report, task) {
             el(
               "tr",
               {},
-              el("td", {}, e.name),
+              el("td", {}, named(e.name)),
               el("td", { class: "num" }, number(e.score, report.scorePlaces(e.t), true)),
               el("td", { class: `verdict ${WORD_CLASSES[e.verdict]}` }, report.doc.attribution.words[e.verdict]),
             ),

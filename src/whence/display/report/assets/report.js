@@ -13,9 +13,6 @@ class Report {
     this.weights = unpack(runs.subsets);
     this.allValues = unpack(runs.values);
     this.effects = this.effectsOf(doc.attribution);
-    this.held = unpack(doc.trust.runs);
-    this.heldMean = unpack(doc.trust.predicted);
-    this.heldStd = unpack(doc.trust.std);
     this.lowest = new Float64Array(this.K).fill(Infinity);
     this.highest = new Float64Array(this.K).fill(-Infinity);
     const totals = [];
@@ -28,8 +25,7 @@ class Report {
       totals.push(subset.reduce((a, b) => a + b, 0));
     }
     this.sizes = [totals.reduce((a, b) => Math.min(a, b)), totals.reduce((a, b) => Math.max(a, b))];
-    const same = this.sizes[1] - this.sizes[0] <= 1e-3 * this.sizes[1];
-    this.total = !this.binary && same ? mean(totals) : null;
+    this.total = runs.total; // of the weights of a mixture, where all runs have the same; else null
   }
 
   effectsOf(doc) {
@@ -62,6 +58,17 @@ class Report {
     return [...this.tasks.keys()].sort((a, b) => score(b) - score(a));
   }
 
+  // The mixture as near as can be to the wanted one that keeps the runs' total, `fixed` being the weight of task k.
+  onBudget(subset, k = -1) {
+    const sum = subset.reduce((a, b) => a + b, 0);
+    const wanted = this.total ?? Math.min(Math.max(sum, this.sizes[0]), this.sizes[1]);
+    if (sum === wanted) return subset;
+    const fixed = k < 0 ? 0 : Math.min(subset[k], wanted);
+    const [others, left] = [sum - (k < 0 ? 0 : subset[k]), wanted - fixed];
+    const even = left / (subset.length - (k < 0 ? 0 : 1));
+    return subset.map((weight, j) => (j === k ? fixed : others > 0 ? (weight * left) / others : even));
+  }
+
   averageSubset() {
     const total = new Float64Array(this.K);
     for (let i = 0; i < this.count; i++) this.subset(i).forEach((weight, k) => (total[k] += weight / this.count));
@@ -91,26 +98,20 @@ class Report {
     return found;
   }
 
+  // The greatest std of a held-out run.
   widestStd(target) {
-    this.widest ??= new Map();
-    if (!this.widest.has(target)) {
-      const own = this.heldStd.subarray(target * this.held.length, (target + 1) * this.held.length);
-      const most = own.reduce((a, b) => (b > a ? b : a), 0);
-      this.widest.set(target, most || Infinity);
-    }
-    return this.widest.get(target);
+    return this.doc.trust.held_out[target].widest || Infinity;
   }
 
-  // What was predicted for the held-out runs of a target: [{run, predicted, std, measured}].
+  // What was predicted for the held-out runs of a target, and how many stds that is off.
   heldOut(target) {
+    const doc = this.doc.trust.held_out[target];
     const values = this.values(target);
-    const n = this.held.length;
-    return Array.from(this.held, (run, i) => ({
-      run,
-      predicted: this.heldMean[target * n + i],
-      std: this.heldStd[target * n + i],
-      measured: values[run],
-    })).filter((one) => finite(one.predicted) && finite(one.measured));
+    const [runs, off, outside] = [doc.runs, doc.off, doc.outside].map(unpack);
+    return unpackIntervals(doc).map(({ score, low, high }, i) => {
+      const run = runs[i];
+      return { run, predicted: score, low, high, measured: values[run], off: off[i], outside: outside[i] === 1 };
+    });
   }
 
   // As subset_name() of the command line, the first few of many.

@@ -5,17 +5,15 @@
 
 class AdditiveSurrogate {
   constructor(doc, place) {
-    const tasks = doc.coef.shape[1];
-    const form = doc.quadratic.shape;
     this.coef = rowOf(unpack(doc.coef), doc.coef.shape, place);
     this.intercept = unpack(doc.intercept)[place];
     this.center = unpack(doc.center);
-    this.quadratic = rowOf(unpack(doc.quadratic), form, place);
+    this.form = doc.basis ? new Spectral(doc, place, this.coef) : new Quadratic(doc, place);
     this.constant = unpack(doc.constant)[place];
     this.noise = unpack(doc.noise)[place];
-    this.factor = unpack(doc.factor)[place];
+    this.factor = factorOf(doc, place);
     this.ready = true;
-    this.cost = tasks;
+    this.cost = this.coef.length;
   }
 
   at(subset) {
@@ -48,38 +46,112 @@ class AdditiveSurrogate {
     return Math.sqrt(this.variance(position) - this.noise) * this.factor;
   }
 
-  // (s − center)ᵀ Q (s − center) + constant, Q packed as its lower triangle.
+  // (s − center)ᵀ Q (s − center) + constant.
   variance(position) {
-    let total = this.constant;
-    const d = position.subset.map((weight, k) => weight - this.center[k]);
-    for (let i = 0, p = 0; i < d.length; i++) {
-      for (let j = 0; j < i; j++, p++) total += 2 * d[i] * d[j] * this.quadratic[p];
-      total += d[i] * d[i] * this.quadratic[p++];
-    }
-    return total;
+    return this.constant + this.form.at(position.subset.map((weight, k) => weight - this.center[k]));
   }
 
   async prepare() {}
 }
 
+// dᵀ Q d of a matrix packed as its lower triangle.
+class Quadratic {
+  constructor(doc, place) {
+    this.entries = rowOf(unpack(doc.quadratic), doc.quadratic.shape, place);
+  }
+
+  at(d) {
+    let total = 0;
+    for (let i = 0, p = 0; i < d.length; i++) {
+      for (let j = 0; j < i; j++, p++) total += 2 * d[i] * d[j] * this.entries[p];
+      total += d[i] * d[i] * this.entries[p++];
+    }
+    return total;
+  }
+}
+
+// dᵀ Q d of ridge regression averaged over penalties (run_variance of additive.py): targets share the directions.
+class Spectral {
+  constructor(doc, place, coef) {
+    const [tasks, rank] = doc.basis.shape;
+    const basis = unpack(doc.basis);
+    this.directions = Array.from({ length: rank }, (_, r) =>
+      Float64Array.from({ length: tasks }, (_, k) => basis[k * rank + r]),
+    );
+    const spectrum = unpack(doc.spectrum);
+    const penalties = unpack(doc.penalties);
+    const [shares, spread] = [doc.shares, doc.spread].map((one) => rowOf(unpack(one), one.shape, place));
+    const own = unpack(doc.penalty)[place];
+    const along = this.directions.map((direction) => dot(direction, coef));
+    this.per = spectrum.map((s) => penalties.reduce((sum, penalty, a) => sum + spread[a] / (s + penalty), 0));
+    this.rest = unpack(doc.rest)[place]; // of what the runs say nothing about
+    this.moves = Array.from(penalties, (penalty, a) => ({
+      share: penalties.length > 1 ? shares[a] : 0,
+      by: along.map((c, r) => c * ((spectrum[r] + own) / (spectrum[r] + penalty) - 1)),
+    })).filter(({ share }) => share > 0);
+  }
+
+  at(d) {
+    const b = this.directions.map((direction) => dot(direction, d));
+    let total = this.rest * (dot(d, d) - dot(b, b));
+    for (let r = 0; r < b.length; r++) total += this.per[r] * b[r] * b[r];
+    for (const { share, by } of this.moves) total += share * dot(by, b) ** 2;
+    return total;
+  }
+}
+
+function dot(a, b) {
+  let total = 0;
+  for (let i = 0; i < a.length; i++) total += a[i] * b[i];
+  return total;
+}
+
+// What stds of a target are multiplied with so that its intervals hold.
+const factorOf = (doc, place) => (doc.factor ? unpack(doc.factor)[place] : 1);
+
 class Posterior {
-  constructor(doc, group, place, runs) {
+  constructor(doc, group, place, runs, target) {
     const at = group.targets.indexOf(place);
     this.coordinates = new Coordinates(doc.coordinates);
-    this.factor = unpack(doc.factor)[place];
+    this.factor = factorOf(doc, place);
     this.factored = unpack(doc.factored);
     this.alpha = group.alpha;
-    this.diagonal = unpack(group.diagonal);
-    this.dual = rowOf(unpack(group.dual), group.dual.shape, at);
     this.offset = unpack(group.level)[at];
     this.scale = unpack(group.scale)[at];
-    this.size = this.dual.length;
-    this.cost = this.size;
     const rows = unpack(doc.rows);
     this.X = Array.from(rows, (row) => this.coordinates.of(runs.subset(row)));
-    this.parts = group.kernel.map((part) => new KernelPart(part));
+    this.size = this.X.length;
+    this.cost = this.size;
+    this.parts = [];
+    for (const part of group.kernel) this.parts.push(new KernelPart(part, this.parts));
     this.sizesOfRuns = this.parts.map((part) => (part.kind === "size" ? this.X.map((x) => part.sizeOf(x)) : null));
+    this.noise = unpack(group.noise);
     this.ready = false;
+    if (group.dual) this.dual = rowOf(unpack(group.dual), group.dual.shape, at);
+    else this.measured = Array.from(rows, (row) => mean(runs.measured(runs.subset(row), target)));
+  }
+
+  // What was measured, as the process sees it.
+  get given() {
+    return this.measured;
+  }
+
+  // Few runs are not sent their dual coefficients (gram + noise)⁻¹ (outcome − level): they are computed here.
+  solve() {
+    for (const _ of this.rowsOfFactor());
+    this.ready = true;
+    const { L, size } = this;
+    const x = Float64Array.from(this.given, (value) => value - this.offset);
+    for (let i = 0, p = 0; i < size; i++) {
+      for (let j = 0; j < i; j++) x[i] -= L[p++] * x[j];
+      x[i] /= L[p++];
+    }
+    for (let i = size - 1; i >= 0; i--) {
+      const start = (i * (i + 1)) / 2;
+      x[i] /= L[start + i];
+      for (let j = 0; j < i; j++) x[j] -= L[start + j] * x[i];
+    }
+    return x;
   }
 
   at(subset) {
@@ -110,10 +182,8 @@ class Posterior {
   }
 
   level(position) {
-    const values = this.against(position);
-    let mean = 0;
-    for (let i = 0; i < values.length; i++) mean += values[i] * this.dual[i];
-    return mean + this.offset;
+    this.dual ??= this.solve();
+    return dot(this.against(position), this.dual) + this.offset;
   }
 
   mean(position) {
@@ -150,22 +220,28 @@ class Posterior {
 
   // The Cholesky factor of gram + noise, row by row, pausing so that the page stays alive.
   prepare() {
-    this.preparing ??= this.factorise().then(() => (this.ready = true));
+    this.preparing ??= this.factorise();
     return this.preparing;
   }
 
   async factorise() {
+    if (this.ready) return;
+    for (const _ of this.rowsOfFactor()) await breathe();
+    this.ready = true;
+  }
+
+  *rowsOfFactor() {
     const n = this.factored.length;
     const L = new Float64Array((n * (n + 1)) / 2);
     const rows = Array.from(this.factored, (row) => this.X[row]);
     for (let i = 0, start = 0; i < n; start += ++i) {
       for (let j = 0, other = 0; j <= i; other += ++j) {
-        let rest = i === j ? this.diagonal[this.factored[i]] : 0;
-        if (i !== j) for (const part of this.parts) rest += part.value(rows[i], rows[j]);
+        let rest = i === j ? this.noise[this.factored[i]] : 0;
+        for (const part of this.parts) rest += i === j ? part.diagonal(rows[i]) : part.value(rows[i], rows[j]);
         for (let k = 0; k < j; k++) rest -= L[start + k] * L[other + k];
         L[start + j] = i === j ? Math.sqrt(rest) : rest / L[other + j];
       }
-      await breathe();
+      yield;
     }
     this.L = L;
   }
@@ -173,11 +249,17 @@ class Posterior {
 
 // A posterior in normal scores of the outcome, mapped back through the measured outcomes (warp.py).
 class RankPosterior extends Posterior {
-  constructor(doc, group, place, runs) {
-    super(doc, group, place, runs);
+  constructor(doc, group, place, runs, target) {
+    super(doc, group, place, runs, target);
     this.scores = rowOf(unpack(doc.scores), doc.scores.shape, place);
-    this.outcomes = rowOf(unpack(doc.outcomes), doc.outcomes.shape, place);
+    this.outcomes = doc.outcomes
+      ? rowOf(unpack(doc.outcomes), doc.outcomes.shape, place)
+      : Float64Array.from(this.measured).sort();
     this.leastStd = unpack(doc.least_std)[place];
+  }
+
+  get given() {
+    return this.measured.map((value) => this.scores[this.outcomes.indexOf(value)]);
   }
 
   mean(position) {
@@ -210,14 +292,66 @@ class RankPosterior extends Posterior {
   }
 }
 
+// Several surrogates, weighted (averaged.py); what they disagree about is uncertain.
+class AveragedSurrogate {
+  constructor(doc, place, runs, target) {
+    this.factor = factorOf(doc, place);
+    this.members = doc.members.map((member) => madeOf(member, place, runs, target));
+    this.weights = rowOf(unpack(doc.weights), doc.weights.shape, place);
+    this.cost = this.members.reduce((sum, member) => sum + member.cost, 0);
+  }
+
+  get ready() {
+    return this.members.every((member) => member.ready);
+  }
+
+  async prepare() {
+    for (const member of this.members) await member.prepare();
+  }
+
+  at(subset) {
+    return { subset, of: this.members.map((member) => member.at(subset)) };
+  }
+
+  moved(from, k, weight) {
+    const of = this.members.map((member, i) => member.moved(from.of[i], k, weight));
+    return { subset: of[0].subset, of };
+  }
+
+  level(position) {
+    return this.mean(position);
+  }
+
+  mean(position) {
+    return this.members.reduce((sum, member, i) => sum + this.weights[i] * member.mean(position.of[i]), 0);
+  }
+
+  std(position) {
+    return this.spread(position, "std");
+  }
+
+  uncertainty(position) {
+    return this.spread(position, "uncertainty");
+  }
+
+  spread(position, kind) {
+    const middle = this.mean(position);
+    const second = this.members.reduce((sum, member, i) => {
+      const apart = member.mean(position.of[i]) - middle;
+      return sum + this.weights[i] * (member[kind](position.of[i]) ** 2 + apart ** 2);
+    }, 0);
+    return Math.sqrt(second) * this.factor;
+  }
+}
+
 // Estimates, each times its slope, and a process of what they leave over (fused.py).
 class FusedSurrogate {
-  constructor(doc, place, runs) {
+  constructor(doc, place, runs, target) {
     const count = doc.rungs.length;
     const learned = (docs, r) => surrogateOf(docs, place, new Table(doc.rungs[r], runs));
-    this.factor = unpack(doc.factor)[place];
-    this.residual = madeOf(doc.residual, place, runs);
-    this.carried = doc.carried.map((one) => madeOf(one, place, runs));
+    this.factor = factorOf(doc, place);
+    this.residual = madeOf(doc.residual, place, runs, target);
+    this.carried = doc.carried.map((one) => madeOf(one, place, runs, target));
     this.estimates = doc.rungs.map((rung, r) => learned(rung.surrogates, r));
     this.spreads = doc.rungs.map((rung, r) => learned(rung.spreads, r) ?? this.estimates[r]);
     this.slopes = doc.rungs.map((rung) => unpack(rung.slope)[place]);
@@ -311,14 +445,14 @@ class Coordinates {
 
 // One summand of a kernel (kernels.py): a function of one sum over coordinates.
 class KernelPart {
-  constructor(doc) {
+  constructor(doc, earlier) {
     this.kind = doc.part;
     this.variance = doc.variance;
     this.degree = doc.degree;
     this.offset = doc.offset;
     this.rate = doc.rate;
-    this.per = doc.weights ?? doc.rates ?? doc.direction;
-    if (this.per) this.per = unpack(this.per);
+    if (doc.weights) this.per = unpack(doc.weights);
+    else if (doc.like !== undefined) this.per = earlier[doc.like].per.map((weight) => doc.times * weight);
   }
 
   // Polynomial: Σ w x y. RBF: Σ r (x − y)². Size: the difference in size.
@@ -389,13 +523,14 @@ class KernelPart {
 // The surrogate of a target; null where the page has none for it.
 function surrogateOf(docs, target, runs) {
   const doc = docs.find((part) => part.targets.includes(target));
-  return doc ? madeOf(doc, doc.targets.indexOf(target), runs) : null;
+  return doc ? madeOf(doc, doc.targets.indexOf(target), runs, target) : null;
 }
 
-// The surrogate in some place of a document.
-function madeOf(doc, place, runs) {
+// The surrogate in some place of a document; `target` is the column of the table that it was fitted to.
+function madeOf(doc, place, runs, target) {
   if (doc.kind === "additive") return new AdditiveSurrogate(doc, place);
-  if (doc.kind === "fused") return new FusedSurrogate(doc, place, runs);
+  if (doc.kind === "averaged") return new AveragedSurrogate(doc, place, runs, target);
+  if (doc.kind === "fused") return new FusedSurrogate(doc, place, runs, target);
   const group = doc.groups.find((one) => one.targets.includes(place));
-  return new (doc.kind === "ranks" ? RankPosterior : Posterior)(doc, group, place, runs);
+  return new (doc.kind === "ranks" ? RankPosterior : Posterior)(doc, group, place, runs, target);
 }

@@ -59,7 +59,7 @@ function showTasks(report, state, openProfile) {
       el(
         "td",
         { class: "name" },
-        el("button", { type: "button", class: "link", onclick: () => openProfile(e.k) }, report.tasks[e.k]),
+        el("button", { type: "button", class: "link", onclick: () => openProfile(e.k) }, named(report.tasks[e.k])),
       ),
       el("td", { class: "bar-cell", "data-tip": tip }, bar(e, percent)),
       el("td", { class: "num" }, number(e.score, places, true)),

@@ -8,7 +8,7 @@ function showTrust(report, state, actions) {
   byId("trust-intro").textContent = `${answer.trust} ${report.doc.trust.estimates}`;
   fill("scatter", ...scatter(report, state, held, actions));
   fill("methods", ...methods(report, state));
-  fill("curve", ...curve(report));
+  fill("curve", ...curve(report, answer.more));
   fill("worst", ...worst(report, state, held, actions));
   fill(
     "concerns",
@@ -35,22 +35,21 @@ function scatter(report, state, held, actions) {
   const y = scale(least, most, height - 42, 10);
   const marks = ticks(least, most, 5);
   const places = tickPlaces(marks);
-  const isOut = (one) => finite(one.std) && Math.abs(one.measured - one.predicted) > NORMAL_90 * one.std;
   const dots = held.map((one) =>
     svg("circle", {
       cx: x(one.predicted).toFixed(1),
       cy: y(one.measured).toFixed(1),
       r: held.length > 400 ? 2.4 : 3.4,
-      class: `dot ${isOut(one) ? "b" : "u"}`,
+      class: `dot ${one.outside ? "b" : "u"}`,
       opacity: 0.65,
       onclick: () => actions.explore(report.subset(one.run)),
       "data-tip":
         `run ${one.run + 1}: measured ${number(one.measured, answer.places)}, predicted ${number(one.predicted, answer.places)} ` +
-        `(${span(one.predicted - NORMAL_90 * one.std, one.predicted + NORMAL_90 * one.std, answer.places)})\n${report.subsetName(report.subset(one.run))}`,
+        `(${span(one.low, one.high, answer.places)})\n${report.subsetName(report.subset(one.run))}`,
     }),
   );
-  const outside = held.filter(isOut).length;
-  const known = held.filter((one) => finite(one.std)).length;
+  const outside = held.filter((one) => one.outside).length;
+  const known = held.filter((one) => finite(one.off)).length;
   return [
     canvas(
       width,
@@ -149,12 +148,13 @@ function meter(value, most, strong = false) {
   );
 }
 
-function curve(report) {
+function curve(report, words) {
   const found = report.doc.trust.curve;
-  if (!found) return [];
+  const said = [el("h3", {}, "Would more runs help?"), el("p", { class: "note", id: "more" }, words)];
+  if (!found) return said;
   const { sizes, mean: middle, low, high } = found;
   const known = sizes.map((_, i) => i).filter((i) => finite(middle[i]));
-  if (known.length < 2) return [];
+  if (known.length < 2) return said;
   const width = Math.min(520, widthOf(byId("curve")));
   const height = 190;
   const ceilings = report.doc.trust.ceiling.value.filter(finite);
@@ -187,12 +187,12 @@ function curve(report) {
     );
   }
   return [
-    el("h3", {}, "Would more runs help?"),
+    ...said,
     canvas(width, height, "Rank correlation on held-out runs by number of runs learned from", parts),
     el(
       "figcaption",
       {},
-      `${found.words} Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`,
+      `Rank correlation on held-out runs${report.T > 1 ? ", mean over targets" : ""}; the band is the range over random splits.`,
     ),
   ];
 }
@@ -200,9 +200,8 @@ function curve(report) {
 function worst(report, state, held, actions) {
   const { places } = report.targets[state.target].answer;
   const strange = held
-    .filter((one) => finite(one.std))
-    .map((one) => ({ ...one, z: Math.abs(one.measured - one.predicted) / one.std }))
-    .sort((a, b) => b.z - a.z)
+    .filter((one) => finite(one.off))
+    .sort((a, b) => b.off - a.off)
     .slice(0, WORST);
   if (!strange.length) return [];
   return [
@@ -234,7 +233,7 @@ function worst(report, state, held, actions) {
               el("td", {}, String(one.run + 1)),
               el("td", { class: "num" }, number(one.measured, places)),
               el("td", { class: "num" }, number(one.predicted, places)),
-              el("td", { class: "num" }, number(one.z, 1)),
+              el("td", { class: "num" }, number(one.off, 1)),
               el(
                 "td",
                 { class: "names" },
