@@ -21,6 +21,8 @@ from whence.surrogates.posterior import LEVEL
 MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
 # The std at the chosen subset is at least this share of the typical one of held-out runs predicted about as high.
 LEAST_STD = 0.7
+# Heights beyond so many standard deviations of held-out predictions count as this high: a parabola knows no more.
+HIGHEST = 4
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
@@ -47,8 +49,8 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
             width = max(width, own_width)
         # Where held-out predictions hardly differ, none of them is high.
         center, scale = mean.mean(), max(mean.std(), 0.5 * np.median(spread))
-        heights = np.append(mean, predicted[t])
-        shift, stretch, freedom = _curve((values - mean) / spread, (heights - center) / scale)
+        heights = (np.append(mean, predicted[t]) - center) / scale
+        shift, stretch, freedom = _curve((values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST))
         expected[t] += width * shift
         half_width[t] = width * stretch * _student(freedom)
     return expected, expected - half_width, expected + half_width
