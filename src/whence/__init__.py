@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from whence.answers.attribution import attribute as attribute
     from whence.answers.interactions import interactions as interactions
+    from whence.answers.prediction import predictions as predictions
     from whence.answers.selection import select as select
     from whence.answers.suggestion import suggest as suggest
     from whence.designs import Balanced as Balanced
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from whence.designs import FixedSize as FixedSize
     from whence.designs import LeaveOneOut as LeaveOneOut
     from whence.designs import LeaveTwoOut as LeaveTwoOut
+    from whence.display.report import report as report
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
     from whence.estimators.gradex import GradEx as GradEx
@@ -52,9 +54,9 @@ if TYPE_CHECKING:
     from whence.estimators.retrain import Retrain as Retrain
     from whence.evaluation import lds as lds
     from whence.measuring import measure as measure
+    from whence.measuring.reading import read_outcomes as read_outcomes
     from whence.models.recipe import Recipe as Recipe
     from whence.outcomes import Outcomes as Outcomes
-    from whence.outcomes import read_outcomes as read_outcomes
     from whence.outcomes.subset import Subset as Subset
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
     from whence.surrogates.choose import Model as Model
@@ -90,7 +92,9 @@ _HOME = {
     "interactions": "answers.interactions",
     "lds": "evaluation",
     "measure": "measuring",
-    "read_outcomes": "outcomes",
+    "predictions": "answers.prediction",
+    "read_outcomes": "measuring.reading",
+    "report": "display.report",
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }

@@ -14,6 +14,7 @@ import numpy as np
 
 from whence.answers.effects import EXACT, Effects, as_model, main_effects, rule_mixture
 from whence.errors import DataWarning, InputError
+from whence.shown import Shown
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 
@@ -27,7 +28,7 @@ HELPS, HURTS, UNCLEAR = "helps", "hurts", "not distinguishable from zero"
 
 
 @dataclass(frozen=True)
-class Attribution(Effects):
+class Attribution(Effects, Shown):
     """The score of every task for every target, with its uncertainty.
 
     Attributes
@@ -78,11 +79,6 @@ class Attribution(Effects):
 
     def __str__(self) -> str:
         return f"{self.rule} attribution ({self.how})\n{self.to_frame().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import attribution_html
-
-        return attribution_html(self)
 
 
 def attribute(model: Any, rule: str = "shapley", *, keep_prob: float | None = None, seed: int = 0) -> Attribution:
@@ -143,7 +139,8 @@ def refuse_mixtures(model: Model, rule: str) -> None:
     if not model.outcomes.is_binary:
         raise InputError(
             f"The rule {rule!r} is about tasks that are in or out, and this table has mixture weights. "
-            "Attribute with rule='shift', or code the tasks as 0/1."
+            "Attribute with {rule}, or code the tasks as 0/1.",
+            rule="shift",
         )
 
 
@@ -156,13 +153,13 @@ def warn_of_extrapolation(model: Model, rule: str) -> None:
     slack = 0.1 * n_tasks + 1
     smallest, largest = sizes.min(), sizes.max()
     if largest + slack < reach[1] * n_tasks or smallest - slack > reach[0] * n_tasks:
-        warnings.warn(
+        warning = DataWarning(
             f"The rule {rule!r} asks about subsets of {reach[0] * n_tasks:.0f} to {reach[1] * n_tasks:.0f} tasks, "
             f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
-            "Measure such subsets, or attribute with rule='inclusion', which stays among the runs.",
-            DataWarning,
-            stacklevel=3,
+            "Measure such subsets, or attribute with {rule}, which stays among the runs.",
+            rule="inclusion",
         )
+        warnings.warn(warning, stacklevel=3)
 
 
 def _shift(model: Model) -> Attribution:
@@ -196,7 +193,7 @@ def _keep_prob(model: Model, given: float | None) -> float:
         observed = model.subsets
         return float(np.clip(observed.mean(), 0.0, 1.0)) if observed.size else 0.5
     if not 0 < given < 1:
-        raise InputError(f"The 'keep_prob' parameter must lie between 0 and 1. Got {given} instead.")
+        raise InputError(f"must lie between 0 and 1. Got {given} instead.", parameter="keep_prob", of="attribute")
     return given
 
 

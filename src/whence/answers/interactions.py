@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from whence.answers.attribution import Words, refuse_mixtures, verdicts, warn_of_extrapolation
 from whence.answers.effects import Effects, as_model, pair_effects, rule_mixture
 from whence.errors import InputError
+from whence.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,7 @@ MOST_TASKS = 2000
 
 
 @dataclass(frozen=True)
-class Interactions(Effects):
+class Interactions(Effects, Shown):
     """The interaction of every pair of tasks for every target: scores and std (K, K, T), symmetric, zero diagonal."""
 
     task_names: tuple[str, ...]
@@ -76,11 +77,6 @@ class Interactions(Effects):
 
     def __str__(self) -> str:
         return f"{self.kind} interactions ({self.how})\n{self.to_frame(top=10).to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import interactions_html
-
-        return interactions_html(self)
 
 
 def interactions(model: Any, kind: str = "shapley", *, seed: int = 0) -> Interactions:

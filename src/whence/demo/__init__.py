@@ -28,9 +28,10 @@ import whence
 from whence.answers.attribution import HURTS, Attribution
 from whence.answers.interactions import AGAINST, TOGETHER, Interactions
 from whence.answers.selection import Selection
-from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
-from whence.cli.tables import RULES, SCORES, effects_page, legend, model_page
 from whence.demo import gradex as demo_gradex
+from whence.display.layout import Page, Row, Terminal, command, remark, table, title, word
+from whence.display.numbers import number, span
+from whence.display.pages import RULES, SCORES, effects_page, legend, model_page
 from whence.evaluation import SizeOnly, residual_error
 from whence.outcomes.checks import places
 from whence.progress import track

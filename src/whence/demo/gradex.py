@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from rich.text import Text
 
 import whence
-from whence.cli.console import Page, Row, number, remark, table, title
+from whence.display.layout import Page, Row, remark, table, title
+from whence.display.numbers import number
 
 Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]

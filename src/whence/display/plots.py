@@ -19,8 +19,8 @@ import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
 from whence.answers.interactions import Interactions
-from whence.cli.console import direction
-from whence.cli.tables import HEADINGS
+from whence.display.layout import direction
+from whence.display.pages import HEADINGS
 from whence.errors import InputError, did_you_mean
 from whence.evaluation import LearningCurve
 from whence.outcomes import Outcomes

@@ -22,6 +22,7 @@ from whence.evaluation.scores import (
 )
 from whence.evaluation.statistics import Floats, mean_defined, varies
 from whence.outcomes import Outcomes
+from whence.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Shown):
     """Scores of several methods on the same splits.
 
     Attributes
@@ -123,11 +124,6 @@ class Comparison:
         error = float(np.std(gaps, ddof=1) * np.sqrt(1 / len(gaps) + self.n_test / self.n_train))
         half = float(scipy.special.stdtrit(len(gaps) - 1, (1 + level) / 2)) * error
         return mean, mean - half, mean + half
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import comparison_html
-
-        return comparison_html(self)
 
 
 def repeated_splits(
@@ -243,13 +239,16 @@ def _train_size(n_subsets: int, n_splits: int, train_fraction: float, train_size
         raise InputError(f"The 'n_splits' of repeated_splits must be at least 1. Got {n_splits!r} instead.")
     if train_size is None and not 0 < train_fraction < 1:
         raise InputError(
-            f"The 'train_fraction' of repeated_splits must lie between 0 and 1. Got {train_fraction!r} instead."
+            f"must lie between 0 and 1. Got {train_fraction!r} instead.",
+            parameter="train_fraction",
+            of="repeated_splits",
         )
     wanted = round(train_fraction * n_subsets) if train_size is None else train_size
     if not 1 <= wanted <= n_subsets - 2:
         raise InputError(
             "A split needs at least one distinct subset to learn from and two to judge by. "
-            f"Got {wanted} to learn from, of {n_subsets} in the table; change 'train_fraction' or "
-            "'train_size', or measure more subsets."
+            f"Got {wanted} to learn from, of {n_subsets} in the table; change {{train_fraction}}, or "
+            "measure more subsets.",
+            train_fraction=None,
         )
     return wanted

@@ -241,7 +241,7 @@ def _in_words(folder: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise InputError(f"{folder}: {error}") from error
+        raise error.at(folder) from error
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be written ({error.strerror or error}). Every finished row that is in it is kept: put "

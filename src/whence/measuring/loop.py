@@ -144,7 +144,7 @@ class Workers:
         whole(self.threads, "threads", 1)
         if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
             raise InputError(
-                f"The 'timeout' parameter of measure must be a number of seconds above 0. Got {self.timeout!r} instead."
+                f"must be a number of seconds above 0. Got {self.timeout!r} instead.", parameter="timeout", of="measure"
             )
         batched = takes_batches(outcome_fn)
         if batched:
@@ -152,11 +152,15 @@ class Workers:
         else:
             check_signature(outcome_fn, plan)
         if batched and self.engine == "ray":
-            raise InputError(f"{plan.outcome_fn} measures batches of subsets in this process: leave out engine='ray'.")
+            raise InputError(
+                f"{plan.outcome_fn} measures batches of subsets in this process: leave out {{engine}}.", engine="ray"
+            )
         if (batched or self.engine == "inline") and (self.jobs != 1 or self.timeout is not None):
             raise InputError(
                 f"{plan.outcome_fn} measures in this process, which has neither workers nor a timeout: leave out "
-                "'jobs' and 'timeout'."
+                "{jobs} and {timeout}.",
+                jobs=None,
+                timeout=None,
             )
 
     def described(self, outcome_fn: Any) -> str:

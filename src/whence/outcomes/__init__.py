@@ -4,7 +4,6 @@ columns.py says which columns of a file are tasks and which outcomes, checks.py 
 concerns.py names what deserves a look.
 """
 
-from whence.outcomes.files import read_outcomes
 from whence.outcomes.table import Outcomes, distinct_rows
 
-__all__ = ["Outcomes", "distinct_rows", "read_outcomes"]
+__all__ = ["Outcomes", "distinct_rows"]

@@ -16,7 +16,8 @@ import numpy as np
 import whence
 from whence.answers.attribution import HELPS, HURTS, Attribution
 from whence.answers.selection import Selection
-from whence.cli.console import decimals, direction, number, span
+from whence.display.layout import direction
+from whence.display.numbers import decimals, number, span
 from whence.errors import InputError, counted, some_of
 from whence.surrogates.choose import TRUST, Model, trust
 from whence.surrogates.kernels import Array

@@ -17,9 +17,10 @@ from sklearn.base import clone
 import whence
 from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
 from whence.answers.interactions import AGAINST, MOST_TASKS, TOGETHER, Interactions
-from whence.cli.console import UNCLEAR as UNCLEAR_WORD
-from whence.cli.console import decimals, direction
-from whence.cli.tables import HEADINGS, OTHERS, RULES, SCORES
+from whence.display.layout import UNCLEAR as UNCLEAR_WORD
+from whence.display.layout import direction
+from whence.display.numbers import decimals
+from whence.display.pages import HEADINGS, OTHERS, RULES, SCORES
 from whence.display.report.answer import answer, recommended
 from whence.display.report.export import exported
 from whence.display.report.packing import pack
