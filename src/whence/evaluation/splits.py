@@ -27,8 +27,6 @@ from whence.shown import Shown
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.surrogates.additive import AdditiveSurrogate
-
 
 @dataclass(frozen=True, eq=False)
 class Comparison(Shown):
@@ -201,7 +199,19 @@ def repeated_splits(
     )
 
 
-def scored(coef: ArrayLike) -> Callable[[Outcomes], AdditiveSurrogate]:
+@dataclass(frozen=True, eq=False)
+class GivenScores:
+    """Model that adds up given scores of tasks: coef_ (K, T), intercept_ (T,)."""
+
+    coef_: Floats
+    intercept_: Floats
+
+    def predict(self, subsets: ArrayLike) -> Floats:
+        """Sum of the scores of the tasks in each subset, (n, T)."""
+        return np.asarray(np.asarray(subsets, dtype=np.float64) @ self.coef_ + self.intercept_)
+
+
+def scored(coef: ArrayLike) -> Callable[[Outcomes], GivenScores]:
     """Method for `repeated_splits` that predicts with given scores (K, T), at the mean level of the training runs.
 
     Examples
@@ -210,13 +220,10 @@ def scored(coef: ArrayLike) -> Callable[[Outcomes], AdditiveSurrogate]:
     >>> scored([[2.0], [1.0]])(runs).predict([[1, 1]])
     array([[8.]])
     """
-    from whence.surrogates.additive import AdditiveSurrogate
-
     scores = np.asarray(coef, dtype=np.float64)
 
-    def method(train: Outcomes) -> AdditiveSurrogate:
-        level = np.nanmean(train.values - train.subsets @ scores, axis=0)
-        return AdditiveSurrogate.from_coefficients(scores, level)
+    def method(train: Outcomes) -> GivenScores:
+        return GivenScores(scores, np.nanmean(train.values - train.subsets @ scores, axis=0))
 
     return method
 
