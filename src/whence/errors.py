@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-class Message(Exception):
+class Message(Exception):  # noqa: N818 - of errors and of warnings
     """A message that knows which parameters it speaks of, so that others can spell them in their own way.
 
     In Python a parameter is a keyword; the command line names its flag.

@@ -119,32 +119,34 @@ def _delimiter(path: Path) -> str:
 
 @contextmanager
 def _text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Names of the columns, and the rows below them that are not blank, each with the line it starts on."""
+    """Names of the columns, and the rows below them, each with the line it starts on."""
     line = 1
+
+    def checked() -> Iterator[tuple[int, list[str]]]:
+        nonlocal line
+        for line, cells in numbered:
+            if len(cells) != len(header):
+                raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
+            yield line, cells
+
     try:
         with _open_text(path, "rt") as file:
-            reader = csv.reader(file, delimiter=_delimiter(path), strict=True)
-
-            def rows() -> Iterator[tuple[int, list[str]]]:
-                nonlocal line
-                for cells in reader:
-                    if len(cells) > 1 or "".join(cells).strip():
-                        yield line, cells
-                    line = reader.line_num + 1
-
-            def checked() -> Iterator[tuple[int, list[str]]]:
-                for at, cells in numbered:
-                    if len(cells) != len(header):
-                        raise InputError(f"line {at} has {len(cells)} cells where the header has {len(header)}.")
-                    yield at, cells
-
-            numbered = rows()
+            numbered = _numbered(csv.reader(file, delimiter=_delimiter(path), strict=True))
             header = next((cells for _, cells in numbered if any(map(str.strip, cells))), [])
             if not header:
                 raise InputError("the file is empty; its first line must name the columns.")
             yield [cell.strip() or f"Unnamed: {at}" for at, cell in enumerate(header)], checked()
     except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
+
+
+def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Rows that are not blank, each with the line it starts on."""
+    line = 1
+    for cells in reader:
+        if len(cells) > 1 or "".join(cells).strip():
+            yield line, cells
+        line = reader.line_num + 1
 
 
 def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
