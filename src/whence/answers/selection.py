@@ -119,12 +119,8 @@ def select(
     if not model.outcomes.is_binary:
         if any(v is not None for v in (size, max_size, costs, budget)) or by == "attribution" or tuple(include):
             raise InputError(
-                "Mixture weights can be selected with {exclude}, {target} and {risk} only: sizes, costs, {include} and "
+                "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
                 "{by} are about tasks that are in or out.",
-                exclude=None,
-                target=None,
-                risk=None,
-                include=None,
                 by="attribution",
             )
         excluded = mask_of(model.outcomes, exclude)
