@@ -124,7 +124,7 @@ def test_failed_rows_are_shown_counted_and_tried_again(folder, monkeypatch):
     assert (document["rows"], document["measured"], document["failed"]) == (15, 14, 1)
     again = run("measure", "exp.py:train", "-d", "all", "-o", "run", "--maximize", "acc", "--retry")
     assert again.exit_code == 0
-    assert "Measuring 1 row (14 of 15 are there) with 1 worker" in again.stderr
+    assert "Measuring 1 row (14 of 15 are already measured) with 1 worker" in again.stderr
     assert not np.isnan(whence.read_outcomes("run").values).any()
 
 
@@ -246,7 +246,7 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(folder):
         going, env={**environment, "NAP": "0"}, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert f"Measuring {15 - kept} rows ({kept} of 15 are there)" in done.stderr
+    assert f"Measuring {15 - kept} rows ({kept} of 15 are already measured)" in done.stderr
 
 
 def test_on_a_terminal_there_is_a_bar_that_goes_away(folder):

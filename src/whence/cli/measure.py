@@ -81,8 +81,8 @@ def measure(
 ) -> None:
     """Make the runs: train on subsets, losing nothing.
 
-    Every finished row is written to disk at once. The same command resumes a run that was stopped, and with a larger
-    -n or more --seeds it extends the run. Other verbs can read the folder at any time: whence fit run/
+    Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
+    or more --seeds, it extends the run. Other verbs can read the folder at any time: whence fit run/
     """
     from whence.measuring.functions import load_function
     from whence.measuring.loop import Workers, carry_out

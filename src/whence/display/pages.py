@@ -1,6 +1,6 @@
 """Pages of results: each function turns one result of the library into lines and tables.
 
-For the terminal and for notebooks alike; :mod:`whence.display.numbers` and :mod:`whence.display.layout` say how numbers
+For the terminal and for notebooks; :mod:`whence.display.numbers` and :mod:`whence.display.layout` say how numbers
 and tables look.
 """
 
