@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from whence import read_outcomes
 from whence.errors import InputError
+from whence.outcomes.files import read_outcomes
 
 
 def test_roles(tmp_path):

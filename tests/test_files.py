@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from whence import read_outcomes
 from whence.errors import InputError
+from whence.outcomes.files import read_outcomes
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
 

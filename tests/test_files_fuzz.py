@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from whence import read_outcomes
 from whence.errors import InputError
 from whence.outcomes import Outcomes
+from whence.outcomes.files import read_outcomes
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
 FUZZ = settings(

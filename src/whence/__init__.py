@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from whence.estimators.retrain import Retrain as Retrain
     from whence.evaluation import lds as lds
     from whence.measuring import measure as measure
-    from whence.measuring.reading import read_outcomes as read_outcomes
     from whence.models.recipe import Recipe as Recipe
     from whence.outcomes import Outcomes as Outcomes
+    from whence.outcomes import read_outcomes as read_outcomes
     from whence.outcomes.subset import Subset as Subset
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
     from whence.surrogates.choose import Model as Model
@@ -93,7 +93,7 @@ _HOME = {
     "lds": "evaluation",
     "measure": "measuring",
     "predictions": "answers.prediction",
-    "read_outcomes": "measuring.reading",
+    "read_outcomes": "outcomes",
     "report": "display.report",
     "select": "answers.selection",
     "suggest": "answers.suggestion",

@@ -147,7 +147,7 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
     A table is named after its file or folder.
     """
     import whence
-    from whence.outcomes.files import column_names, has_roles
+    from whence.outcomes.cells import column_names, has_roles
 
     given = list(paths or ())
     tables = {}
@@ -161,11 +161,11 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
 
 def read_scores(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Array]":
     """Return the scores (K, T) of each file by name, in the order of the tasks and outcomes of the runs."""
-    from whence.outcomes import files
+    from whence.outcomes import cells
 
     given = list(paths or ())
     return {
-        name: files.read_scores(path, runs.task_names, runs.target_names)
+        name: cells.read_scores(path, runs.task_names, runs.target_names)
         for name, path in zip(_names(given), given, strict=True)
     }
 

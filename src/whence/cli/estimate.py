@@ -217,7 +217,7 @@ def _refuse_other_settings(folder: Path, plan: "Plan") -> None:
 def _against(estimator: Any, truth: Path) -> tuple[Any, str | None]:
     """The estimator tuned by true runs, and what they say of it."""
     import whence
-    from whence.outcomes.files import column_names, has_roles
+    from whence.outcomes.cells import column_names, has_roles
 
     named = None if has_roles(truth) else set(column_names(truth)) - set(estimator.task_names)
     runs = whence.read_outcomes(truth, named)

@@ -117,7 +117,7 @@ def measure(
 def design_of(text: str, n: int | None, tasks: list[str] | None) -> Any:
     """Return the design of a text, or the subsets of a file."""
     from whence.designs import parse_design
-    from whence.measuring.reading import read_subsets
+    from whence.outcomes.cells import read_subsets
 
     try:
         found = parse_design(text)

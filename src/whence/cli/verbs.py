@@ -128,7 +128,7 @@ def predict(
     """Predict the outcome of any subset, with 90% intervals."""
     import numpy as np
 
-    from whence.measuring.reading import read_subsets
+    from whence.outcomes.cells import read_subsets
 
     rows = [args.subset_of(text, runs) for text in subset or ()]
     rows += [] if subsets is None else list(read_subsets(subsets, runs.task_names).to_numpy())

@@ -85,7 +85,9 @@ def digits_set_function(seed: int = 0, tasks: Iterable[str] = tuple(GROUPS)) -> 
     names = [list(GROUPS)[place] for place in places(list(tasks), list(GROUPS), "group")]
     groups, test = _groups(seed)
     tasks = {name: groups[name] for name in names}
-    accuracy = whence.Refit(LogisticRegression(solver="liblinear"), tasks, test, empty=0.5)  # without images, a coin flip
+    accuracy = whence.Refit(
+        LogisticRegression(solver="liblinear"), tasks, test, empty=0.5
+    )  # without images, a coin flip
     subsets = whence.Exhaustive(allow_empty=True).draw(len(names))
     values = [accuracy(subset)["accuracy"] for subset in track(list(subsets), "Training a model on every subset")]
     return whence.Outcomes(subsets, values, task_names=names, target_names=["accuracy"], maximize=True)

@@ -120,9 +120,7 @@ class AnchoredPrompts(PromptOutcomes):
             return given
         if isinstance(given, int):
             if given < 1:
-                raise InputError(
-                    f"must be at least 1. Got {given} instead.", parameter="anchors", of="AnchoredPrompts"
-                )
+                raise InputError(f"must be at least 1. Got {given} instead.", parameter="anchors", of="AnchoredPrompts")
             return given
         rows = [self._checked(row) for row in given]
         if not rows or len({len(row) for row in rows}) > 1 or not len(rows[0]):

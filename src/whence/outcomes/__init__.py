@@ -1,9 +1,10 @@
 """Outcomes: the table of runs that everything else reads. table.py is the type, files.py its formats on disk.
 
-columns.py says which columns of a file are tasks and which outcomes, checks.py refuses what cannot be meant, and
-concerns.py names what deserves a look.
+cells.py reads tables that are not runs from the same formats, columns.py says which columns of a file are tasks and
+which outcomes, checks.py refuses what cannot be meant, and concerns.py names what deserves a look.
 """
 
+from whence.outcomes.files import read_outcomes
 from whence.outcomes.table import Outcomes, distinct_rows
 
-__all__ = ["Outcomes", "distinct_rows"]
+__all__ = ["Outcomes", "distinct_rows", "read_outcomes"]

@@ -1,8 +1,8 @@
 """Files of runs: csv, parquet and npz, read into `Outcomes` and written from it.
 
-A file has a row per run, and may come from a spreadsheet, from pandas or from an earlier `Outcomes.write`. A reader
-finds the columns, gives each its role, and hands what is left to `Outcomes`; what does not fit is an `InputError` that
-names the line where the format has lines. `whence.read_outcomes` calls these, and reads run folders too.
+Where most users enter the flow: a file with a row per run, which may come from a spreadsheet, from pandas or
+from an earlier `Outcomes.write`. A reader finds the columns, gives each its role, and hands what is left to
+`Outcomes`; what does not fit is an `InputError` that names the file, and the line where the format has lines.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
@@ -24,12 +23,14 @@ import numpy as np
 
 from whence.errors import InputError, some_of
 from whence.outcomes.checks import (
+    Directions,
     Floats,
     as_directions,
     as_names,
     as_table,
     check_values,
     check_weights,
+    listed,
 )
 from whence.outcomes.columns import Wanted, choose
 from whence.outcomes.table import Outcomes
@@ -37,36 +38,72 @@ from whence.outcomes.table import Outcomes
 _WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan)
 
 
-@contextmanager
-def errors_name(path: Path) -> Iterator[None]:
-    """Let errors begin with the file or folder that they are about."""
+def read_outcomes(
+    path: str | os.PathLike[str],
+    outcomes: str | Iterable[str] | None = None,
+    *,
+    tasks: str | Iterable[str] | None = None,
+    ignore: str | Iterable[str] = (),
+    maximize: Directions = (),
+) -> Outcomes:
+    r"""Table of runs from a file, with a row per run.
+
+    A cell of a task column is 0 or 1 (or False, True), or a weight of at least 0. An empty, ``nan`` or ``NA``
+    cell of an outcome column means not measured yet. What does not fit is an `InputError` that says where.
+
+    Parameters
+    ----------
+    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz; or a folder of `whence.measure`
+        An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names. A run folder can be
+        read while it is being measured: rows that failed or are still to come are NaN.
+    outcomes : str or sequence of str, optional
+        Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`; a run).
+    tasks : str or sequence of str, optional
+        Columns that hold tasks; every other column where not given.
+    ignore : str or sequence of str
+        Columns that are neither.
+    maximize : bool, sequence of target names, or sequence of bool
+        For which targets higher is better; empty means as the file says, or none.
+
+    Returns
+    -------
+    Outcomes
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "runs.csv")
+    ...     _ = file.write_text("run,code,math,acc\nx,1,0,0.4\ny,1,1,0.7\n")
+    ...     read_outcomes(file, ["acc"], ignore=["run"], maximize=["acc"])
+    Outcomes: 2 runs × 2 tasks → acc (higher is better); 2 distinct subsets
+    """
+    path = Path(path)
+    up: Any = maximize if isinstance(maximize, bool | str) else list(maximize)
+    wanted = Wanted(
+        outcomes=None if outcomes is None else listed(outcomes),
+        tasks=None if tasks is None else listed(tasks),
+        ignore=listed(ignore),
+    )
     try:
-        yield
+        kind = "run" if path.is_dir() else kind_of(path)
+        read = {"run": _read_run, "npz": _read_npz, "parquet": _read_parquet}.get(kind, _read_text)
+        if not path.exists():
+            raise InputError("there is no such file.")
+        found = read(path, wanted)
+        if found["provenance"] is None:
+            found["provenance"] = {"source": str(path)}
+        if up != []:
+            found["maximize"] = up
+        return Outcomes(**found)
     except InputError as error:
         raise error.at(path) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def read_table(path: Path, wanted: Wanted) -> dict[str, Any]:
-    """Arguments of `Outcomes` that a file holds."""
-    read = {"npz": _read_npz, "parquet": _read_parquet}.get(_kind(path), _read_text)
-    _check_exists(path)
-    return read(path, wanted)
-
-
-def has_roles(path: Path) -> bool:
-    """Whether a file or folder itself says which columns are tasks and which outcomes."""
-    return path.is_dir() or path.suffix == ".npz"
-
-
-def _check_exists(path: Path) -> None:
-    if not path.exists():
-        raise InputError("there is no such file.")
-
-
 def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
-    """Write a table to a file that `whence.read_outcomes` reads; the file appears whole or not at all.
+    """Write a table to a file that `read_outcomes` reads; the file appears whole or not at all.
 
     Parameters
     ----------
@@ -79,11 +116,11 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_outcomes(Outcomes([[1, 0]], [0.9]), f"{folder}/runs.npz")
-    ...     sorted(np.load(f"{folder}/runs.npz"))
-    ['maximize', 'provenance', 'subsets', 'target_names', 'task_names', 'values']
+    ...     read_outcomes(f"{folder}/runs.npz")
+    Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
     """
     path = Path(path)
-    write = {"npz": _write_npz, "parquet": _write_parquet}.get(_kind(path), _write_text)
+    write = {"npz": _write_npz, "parquet": _write_parquet}.get(kind_of(path), _write_text)
     partial = path.with_name(f".partial-{os.getpid()}-{path.name}")
     try:
         write(runs, partial)
@@ -94,7 +131,8 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """Format of a file, by its ending."""
     kinds = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
     for kind in kinds:
         if path.name.lower().endswith(f".{kind}"):
@@ -108,18 +146,18 @@ def _kind(path: Path) -> str:
 
 
 def _open_text(path: Path, mode: str) -> Any:
-    opener: Any = gzip.open if _kind(path).endswith(".gz") else open
+    opener: Any = gzip.open if kind_of(path).endswith(".gz") else open
     # The byte-order mark that spreadsheets write is not a part of the first name.
     return opener(path, mode, encoding="utf-8-sig" if mode == "rt" else "utf-8", newline="")
 
 
 def _delimiter(path: Path) -> str:
-    return "\t" if _kind(path).startswith("tsv") else ","
+    return "\t" if kind_of(path).startswith("tsv") else ","
 
 
 @contextmanager
-def _text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Names of the columns, and the rows below them, each with the line it starts on."""
+def text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Names of the columns, and the cells of the rows below them, each row with the line it starts on."""
     line = 1
 
     def checked() -> Iterator[tuple[int, list[str]]]:
@@ -140,6 +178,22 @@ def _text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list
         raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
 
 
+def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
+    rows: list[Floats] = []
+    lines: list[int] = []
+    with text_rows(path) as (names, numbered):
+        chosen = choose(names, wanted)
+        pick = itemgetter(*chosen.places)
+        for line, cells in numbered:
+            rows.append(parse(pick(cells), chosen.names, line))
+            lines.append(line)
+    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
+    found = chosen.arguments(table, {}, None)
+    check_weights(found["subsets"], found["task_names"], lines)
+    check_values(found["values"], found["target_names"], lines)
+    return found
+
+
 def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not blank, each with the line it starts on."""
     line = 1
@@ -149,23 +203,8 @@ def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
         line = reader.line_num + 1
 
 
-def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
-    rows: list[Floats] = []
-    lines: list[int] = []
-    with _text_rows(path) as (names, numbered):
-        chosen = choose(names, wanted)
-        pick = itemgetter(*chosen.places)
-        for line, cells in numbered:
-            rows.append(_parse(pick(cells), chosen.names, line))
-            lines.append(line)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
-    found = chosen.arguments(table, {}, None)
-    check_weights(found["subsets"], found["task_names"], lines)
-    check_values(found["values"], found["target_names"], lines)
-    return found
-
-
-def _parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
+def parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
+    """Numbers in cells of a row, or an error that says where there is none."""
     try:
         if "_" not in "".join(cells):  # float() would take 1_000
             return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
@@ -183,7 +222,7 @@ def _number(cell: str, name: str, line: int) -> float:
             return float(word)
     raise InputError(
         f"line {line}, column '{name}': '{cell[:40]}' is not a number. "
-        f"If the column is neither a task nor an outcome, leave it out with {{ignore}}.",
+        "If the column is neither a task nor an outcome, leave it out with {ignore}.",
         ignore=[name],
     )
 
@@ -251,6 +290,23 @@ def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
+# ---- run folders -----------------------------------------------------------------------------------------
+
+
+def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
+    from whence.measuring.journal import is_run, read_ledger
+
+    if not is_run(path):
+        raise InputError(
+            "this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a folder that "
+            "whence.measure made."
+        )
+    runs = read_ledger(path).outcomes(source=str(path))
+    chosen = choose([*runs.task_names, *runs.target_names], wanted, runs.target_names)
+    up = dict(zip(runs.target_names, runs.maximize, strict=True))
+    return chosen.arguments(np.hstack([runs.subsets, runs.values])[:, chosen.places], up, dict(runs.provenance))
+
+
 # ---- parquet ---------------------------------------------------------------------------------------------
 
 
@@ -262,8 +318,8 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _parquet_table(path: Path) -> tuple[Any, list[str]]:
-    """Table of a file, and the names of its columns."""
+def parquet_table(path: Path) -> tuple[Any, list[str]]:
+    """Table of a Parquet file, and the names of its columns."""
     pa = _pyarrow()
     try:
         with pa.parquet.ParquetFile(path) as file:
@@ -274,7 +330,7 @@ def _parquet_table(path: Path) -> tuple[Any, list[str]]:
 
 
 def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
-    table, names = _parquet_table(path)
+    table, names = parquet_table(path)
     try:
         note = json.loads((table.schema.metadata or {}).get(b"whence", b"{}"))
         targets = [str(name) for name in note.get("target_names", ())]
@@ -282,7 +338,7 @@ def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
         provenance = dict(note["provenance"]) if note else None
         if note and names != [*note["task_names"], *targets]:
             raise ValueError("its columns are not those that whence wrote")
-    except Exception as error:  # what whence wrote was changed by others
+    except Exception as error:  # somebody else has changed what whence wrote
         raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
     chosen = choose(names, wanted, targets)
     columns = [_floats(_pyarrow(), table.column(place), names[place]) for place in chosen.places]
@@ -295,7 +351,7 @@ def _floats(pa: Any, column: Any, name: str) -> Floats:
     if not any(test(column.type) for test in tests):
         raise InputError(
             f"column '{name}' holds {column.type} and not numbers. "
-            f"If it is neither a task nor an outcome, leave it out with {{ignore}}.",
+            "If it is neither a task nor an outcome, leave it out with {ignore}.",
             ignore=[name],
         )
     return np.asarray(column.cast("double", safe=False).to_numpy(), dtype=np.float64)
@@ -307,62 +363,3 @@ def _write_parquet(runs: Outcomes, path: Path) -> None:
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
     table = pa.Table.from_arrays([pa.array(column) for column in columns], [*runs.task_names, *runs.target_names])
     pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), path)
-
-
-# ---- tables that are not runs ----------------------------------------------------------------------------
-
-
-def column_names(path: Path) -> list[str]:
-    """Names of the columns of a text or Parquet file."""
-    with errors_name(path):
-        return read_cells(path)[0]
-
-
-def read_cells(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """Names of the columns, and the cells of every row as text, each row with its line."""
-    kind = _kind(path)
-    _check_exists(path)
-    if kind == "npz":
-        raise InputError("an npz file holds runs only. Give a table with named columns, such as a .csv file.")
-    if kind == "parquet":
-        table, names = _parquet_table(path)
-        columns = [["" if cell is None else str(cell) for cell in column.to_pylist()] for column in table.columns]
-        return names, [(line, list(cells)) for line, cells in enumerate(zip(*columns, strict=True), 1)]
-    with _text_rows(path) as (names, rows):
-        return names, list(rows)
-
-
-def numbers_of(names: Sequence[str], rows: Sequence[tuple[int, list[str]]], wanted: Sequence[str]) -> Floats:
-    """Numbers in the cells of the wanted columns, one row each."""
-    places = [names.index(name) for name in wanted]
-    found = [_parse([cells[at] for at in places], wanted, line) for line, cells in rows]
-    return np.array(found, dtype=np.float64).reshape(len(rows), len(wanted))
-
-
-def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Sequence[str]) -> Floats:
-    r"""Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "scores.csv").write_text("task,loss\nb,2\na,1\n")
-    ...     read_scores(f"{folder}/scores.csv", ["a", "b"], ["loss"])
-    array([[1.],
-           [2.]])
-    """
-    path = Path(path)
-    with errors_name(path):
-        names, rows = read_cells(path)
-        wanted = ["task", *targets]
-        if missing := [name for name in wanted if name not in names]:
-            raise InputError(f"there is no column {some_of(missing)}. Scores need the columns {some_of(wanted)}.")
-        have = [cells[names.index("task")].strip() for _, cells in rows]
-        if twice := [task for task, times in Counter(have).items() if times > 1]:
-            raise InputError(f"there is more than one row for {some_of(twice)}.")
-        if missing := [task for task in tasks if task not in have]:
-            raise InputError(f"there is no row for {some_of(missing)}.")
-        scores = numbers_of(names, rows, targets)[[have.index(task) for task in tasks]]
-        if not np.isfinite(scores).all():
-            raise InputError("every score must be a finite number.")
-        return scores
