@@ -268,8 +268,8 @@ def _runs_page(runs: whence.Outcomes, unseen: whence.Outcomes) -> Page:
     return [
         Text(
             f"{runs.n_runs + unseen.n_runs - 1} models were trained, one for every subset. Suppose that you could "
-            f"afford {runs.n_runs - 1} of them, drawn by whence.Bernoulli with a quarter, half and three quarters of the "
-            "groups. whence sees these, and the empty subset, whose accuracy is that of a coin flip. The other "
+            f"afford {runs.n_runs - 1} of them, drawn by whence.Bernoulli with a quarter, half and three quarters of "
+            "the groups. whence sees these, and the empty subset, whose accuracy is that of a coin flip. The other "
             f"{unseen.n_runs} runs are kept to check its answers."
         )
     ]
