@@ -65,7 +65,7 @@ def draw_report(model: whence.Model) -> None:
     from playwright.sync_api import sync_playwright
 
     with TemporaryDirectory() as folder, sync_playwright() as driver:
-        model.report(f"{folder}/report.html")
+        whence.report(model, f"{folder}/report.html")
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1120, "height": 1045}, color_scheme="light")
         page.goto(f"file://{folder}/report.html")

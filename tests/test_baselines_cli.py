@@ -85,8 +85,8 @@ def test_scores_stand_beside_true_leave_one_out_changes(file, runs, tmp_path):
         ("task,x/loss,y/loss\na,1,1\nb,1,1\nc,1,1\n", "there is no row for d."),
         ("task,x/loss,y/loss\na,1,1\na,1,1\n", "there is more than one row for a."),
         ("task,x/loss,y/loss\na,1,\nb,1,1\nc,1,1\nd,1,1\n", "every score must be a finite number."),
-        ("task,x/loss,y/loss\na,1,many\nb,1,1\nc,1,1\nd,1,1\n", "could not convert string to float"),
-        ("", "No columns to parse from file"),
+        ("task,x/loss,y/loss\na,1,many\nb,1,1\nc,1,1\nd,1,1\n", "line 2, column 'y/loss': 'many' is not a number."),
+        ("", "the file is empty"),
     ],
 )
 def test_bad_scores_are_one_clear_sentence(file, tmp_path, text, message):

@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 import whence
 from terminal import on_a_terminal
 from whence.cli import app
-from whence.cli.console import in_options
+from whence.cli.shell import in_flags
+from whence.errors import InputError
 from whence.evaluation import repeated_splits
 
 TASKS = ["code", "math", "law", "news", "chat"]
@@ -393,10 +394,34 @@ def test_each_warning_is_one_note_on_stderr(tmp_path, measured):
         ]
 
 
-def test_sentences_of_the_library_name_options():
-    assert in_options("Prefer rule='inclusion', or") == "Prefer --rule inclusion, or"
-    assert in_options("Name the one to optimise with target=.") == "Name the one to optimise with --target."
-    assert in_options("leave it out with ignore=['x'] (or --ignore 'x').") == "leave it out with --ignore 'x'."
+FLAGS = {
+    "rule": ["--rule"],
+    "target": ["--target"],
+    "ignore": ["--ignore"],
+    "outcome": ["--outcome", "-O"],
+    "n": ["-n"],
+}
+
+
+@pytest.mark.parametrize(
+    ("message", "in_python", "on_the_command_line"),
+    [
+        (
+            InputError("Prefer {rule}, or", rule="inclusion"),
+            "Prefer rule='inclusion', or",
+            "Prefer --rule inclusion, or",
+        ),
+        (InputError("with {target}.", target=None), "with 'target'.", "with --target."),
+        (InputError("drop {ignore}.", ignore=["a b"]), "drop ignore=['a b'].", "drop --ignore 'a b'."),
+        (InputError("name {outcomes}.", outcomes=["NAME"]), "name outcomes=['NAME'].", "name --outcome NAME."),
+        (InputError("must be 1.", parameter="n", of="f"), "The 'n' parameter of f must be 1.", "-n must be 1."),
+        (InputError("use {rank}.", rank=4).at("a.csv"), "a.csv: use rank=4.", "a.csv: use rank=4."),
+        (InputError("the task '{0}' of {rule}"), "the task '{0}' of {rule}", "the task '{0}' of {rule}"),
+    ],
+)
+def test_messages_name_keywords_in_python_and_flags_on_the_command_line(message, in_python, on_the_command_line):
+    assert str(message) == in_python
+    assert in_flags(message, FLAGS) == on_the_command_line
 
 
 # ---- tables that are small or odd ------------------------------------------------------------------------
@@ -458,7 +483,7 @@ MISTAKES = {
     ),
     "nothing to predict": (GOOD, ["predict", "-O", "loss"], "--subset"),
     "unknown task to predict": (GOOD, ["predict", "-O", "loss", "--subset", "a,z"], "There is no task 'z'"),
-    "no file of subsets": (GOOD, ["predict", "-O", "loss", "--subsets", "none.csv"], "none.csv: No such file"),
+    "no file of subsets": (GOOD, ["predict", "-O", "loss", "--subsets", "none.csv"], "none.csv: there is no such file"),
     "unknown task to include": (GOOD, ["select", "-O", "loss", "--include", "z"], "There is no task 'z'"),
     "unknown task to pay for": (GOOD, ["select", "-O", "loss", "--cost", "z=1", "--budget", "1"], "no task 'z'"),
     "cost that is no number": (GOOD, ["select", "-O", "loss", "--cost", "a", "--budget", "1"], "such as a=2"),

@@ -35,7 +35,7 @@ def test_row_index_can_be_ignored(tmp_path):
         (
             "a,loss\n1,2\n",
             {"outcomes": None},
-            r"outcomes=\[...\] \(or --outcome NAME .* The columns are: a, loss",
+            r"named, with outcomes=\['NAME'\]. The columns are: a, loss",
         ),
         ("a,losses\n1,2\n", {}, "column 'loss' of 'outcomes' does not exist. Did you mean 'losses'?"),
         ("a,x\n1,2\n", {}, "column 'loss' of 'outcomes' does not exist. There are: a, x."),

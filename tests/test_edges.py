@@ -118,7 +118,7 @@ def test_the_integer_program_is_exact_to_the_last_digit(monkeypatch):
 
 def test_risk_without_a_std_is_refused():
     model = fit(table(30, 5), surrogate=FOREST, n_folds=None)
-    with pytest.raises(InputError, match="The 'risk' needs a predicted std, and this surrogate has none"):
+    with pytest.raises(InputError, match="The 'risk' parameter needs a predicted std, and this surrogate has none"):
         whence.select(model, size=2, risk=1.0)
 
 
@@ -126,7 +126,7 @@ def test_risk_without_a_std_is_refused():
     ("arguments", "message"),
     [
         ({"size": 3, "max_size": 2}, "Give 'size' or 'max_size', not both."),
-        ({"size": 2.5}, "The 'size' must be from 1 to 5, the number of tasks. Got 2.5 instead."),
+        ({"size": 2.5}, "The 'size' parameter of select must be from 1 to 5, the number of tasks. Got 2.5 instead."),
         ({"costs": {"task_0": np.inf}, "budget": 1}, "The cost of task 'task_0' must be zero or more, and finite."),
     ],
 )

@@ -621,7 +621,7 @@ def test_difference_sees_a_better_method_and_no_difference_where_there_is_none()
     [
         ({"methods": {}}, "'methods' of repeated_splits must name at least one method"),
         ({"n_splits": 0}, "'n_splits' of repeated_splits must be at least 1. Got 0"),
-        ({"train_fraction": 70}, "'train_fraction' of repeated_splits must lie between 0 and 1. Got 70"),
+        ({"train_fraction": 70}, "'train_fraction' parameter of repeated_splits must lie between 0 and 1. Got 70"),
         ({"train_size": 59}, r"two to judge by\. Got 59 to learn from, of 60 in the table"),
         ({"train_size": 0}, r"at least one distinct subset to learn from .* Got 0"),
     ],

@@ -319,5 +319,5 @@ def test_suggested_runs_leave_less_uncertain_than_others(learned):
 
 
 def test_a_report_of_a_fused_model_is_written(tmp_path, learned):
-    whence.fit(true_runs(), estimates=learned).report(tmp_path / "page.html")
+    whence.report(whence.fit(true_runs(), estimates=learned), tmp_path / "page.html")
     assert "estimates times a learned slope" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -141,7 +141,7 @@ def test_templates_words_and_held_out_queries(place, tmp_path):
         ({}, ["--words", "no=not good,yes=good"], "'not good' must be one token of the model"),
         ({}, ["--template", "{text} {label}"], "A query must have at least two tokens"),
         ({}, ["--template", "{text}"], "must have {text} and {label} in it"),
-        ({}, ["--held-out", "odd"], "labels that nothing is known of: maybe"),
+        ({}, ["--held-out", "odd"], "unknown labels: maybe"),
         ({}, ["--report", "no/such/folder/page.html"], "no/such/folder"),
     ],
 )

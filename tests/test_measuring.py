@@ -460,7 +460,7 @@ def test_lines_are_plain_and_sparse_where_nobody_watches(monkeypatch):
     assert displayed(monkeypatch, terminal=False) == ""
     assert displayed(monkeypatch, terminal=False, progress=False) == ""
     first, *lines = displayed(monkeypatch, terminal=False, progress=True).splitlines()
-    assert first == "Measuring 3 rows (1 of 4 are there) with 1 worker."
+    assert first == "Measuring 3 rows (1 of 4 are already measured) with 1 worker."
     assert lines == []  # all within ten seconds
     _, *lines = displayed(monkeypatch, terminal=False, progress=True, seconds=20.0).splitlines()
     assert len(lines) == 3

@@ -130,7 +130,7 @@ def test_failed_rows_are_shown_counted_and_tried_again(folder, monkeypatch):
     assert (document["rows"], document["measured"], document["failed"]) == (15, 14, 1)
     again = run("measure", "exp.py:train", "-d", "all", "-o", "run", "--maximize", "acc", "--retry")
     assert again.exit_code == 0
-    assert "Measuring 1 row (14 of 15 are there) with 1 worker" in again.stderr
+    assert "Measuring 1 row (14 of 15 are already measured) with 1 worker" in again.stderr
     assert not np.isnan(whence.read_outcomes("run").values).any()
 
 
@@ -203,7 +203,7 @@ MISTAKES = {
     "odd timeout": (["exp.py:train", "-d", "loo", "--timeout", "-1"], "--timeout must be a number of seconds above 0"),
     "timeout here": (["exp.py:train", "-d", "loo", "--timeout", "1", "--engine", "inline"], "neither workers nor"),
     "unknown metric": (["exp.py:train", "-d", "loo", "--maximize", "f1"], "There is no target 'f1'"),
-    "text to measure": (["exp.py:train", "-d", "broken.py"], "broken.py: there is no column for code, math"),
+    "text to measure": (["exp.py:train", "-d", "broken.py"], "broken.py: A file of runs must end in .csv"),
 }  # fmt: skip
 
 
@@ -246,13 +246,13 @@ def test_ctrl_c_keeps_what_is_finished_and_the_same_command_goes_on(folder):
         _, told = process.communicate(timeout=20)
     assert process.returncode == 130, told
     kept = read_ledger(folder / "run").done
-    assert f"stopped: {kept} of 15 rows measured and kept in run. The same command goes on from there.\n" in told
+    assert f"stopped: {kept} of 15 rows measured and kept in run. Run the same command to resume.\n" in told
     assert "Traceback" not in told
     done = subprocess.run(
         going, env={**environment, "NAP": "0"}, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == 0, done.stderr
-    assert f"Measuring {15 - kept} rows ({kept} of 15 are there)" in done.stderr
+    assert f"Measuring {15 - kept} rows ({kept} of 15 are already measured)" in done.stderr
 
 
 def test_on_a_terminal_there_is_a_bar_that_goes_away(folder):

@@ -54,6 +54,13 @@ def test_a_name_loads_only_what_it_needs():
     assert loaded.split() == ["False", "False"]
 
 
+@pytest.mark.parametrize("name", ["baselines", "evaluation", "icl", "plots"])
+def test_modules_are_there_on_a_fresh_import(name):
+    """Without anything else imported before, as in the first line of a user's session."""
+    pytest.importorskip("torch")
+    assert run(f"import whence; print(whence.{name}.__name__)").strip() == f"whence.{whence._MODULES[name]}"
+
+
 def test_public_names_are_sorted_and_those_that_type_checkers_see():
     assert list(whence.__all__) == sorted(set(whence.__all__))
     tree = ast.parse((SOURCE / "__init__.py").read_text(encoding="utf-8"))

@@ -90,7 +90,7 @@ def test_the_network_joins_pairs_that_can_be_told_from_zero(model):
 def test_a_network_without_pairs_says_so(model):
     additive = whence.fit(model.outcomes, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     ax = plots.interaction_network(whence.interactions(additive))
-    assert [text.get_text() for text in ax.texts] == ["No pair can be told from zero"]
+    assert [text.get_text() for text in ax.texts] == ["No pair is distinguishable from zero"]
 
 
 def test_dots_are_held_out_or_unseen_runs(model):

@@ -118,7 +118,7 @@ def test_power_is_that_of_the_noncentral_t_distribution():
 
 @pytest.mark.parametrize("effect", [0.0, -1.0, np.nan, [1.0, 2.0]])
 def test_an_effect_must_be_a_size(effect):
-    with pytest.raises(InputError, match="The 'effect' of runs_needed must be a number above 0"):
+    with pytest.raises(InputError, match="The 'effect' parameter of runs_needed must be a number above 0"):
         runs_needed(table(20, 3, noise=1.0), effect)
 
 

@@ -111,7 +111,7 @@ def test_no_entry_point_has_more_than_twelve_parameters(entry):
         bif_scores,
         partial(linearization_error, trained=perceptron()),
     ],
-    ids=repr,
+    ids=lambda make: getattr(make, "func", make).__qualname__,
 )
 def test_anything_but_a_problem_is_refused(make):
     with pytest.raises(

@@ -17,7 +17,7 @@ import whence
 from whence.answers.attribution import Attribution
 from whence.answers.rules import RULES
 from whence.cli import app
-from whence.display.report import collect, write_page, write_report
+from whence.display.report import collect, write_page
 from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import facts_of
@@ -390,7 +390,7 @@ def test_the_page_is_whole_and_loads_nothing(document, tmp_path):
 
 def test_the_same_seed_gives_the_same_page(model, document, tmp_path):
     write_page(document, tmp_path / "a.html")
-    write_report(model, tmp_path / "b.html")
+    whence.report(model, tmp_path / "b.html")
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
 
 
@@ -402,7 +402,7 @@ def test_assets_travel_with_the_package():
 @pytest.mark.parametrize(("place", "words"), [("no/report.html", "there is no folder"), (".", "this is a folder")])
 def test_places_that_cannot_be_written_are_refused(model, tmp_path, place, words):
     with pytest.raises(whence.InputError, match=words):
-        model.report(tmp_path / place)
+        whence.report(model, tmp_path / place)
 
 
 # ---- the command line ------------------------------------------------------------------------------------

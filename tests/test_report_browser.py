@@ -66,7 +66,7 @@ def plain(folder):
     loss = 3 - S[:, 0] - 0.8 * S[:, 1] + 0.7 * S[:, 0] * S[:, 1] + 0.6 * S[:, 2] + 0.02 * rng.normal(size=len(S))
     with pytest.warns(whence.DataWarning, match="news"):
         model = whence.fit(whence.Outcomes(S, loss, TASKS, ["loss"]))
-    model.report(folder / "plain.html")
+    whence.report(model, folder / "plain.html")
     return model, folder / "plain.html"
 
 
@@ -74,14 +74,14 @@ def plain(folder):
 def several(folder):
     """Three targets with gaps, so that each has a surrogate of its own."""
     model = whence.fit(table(1, 70, 6, 3, names=TASKS), surrogate=whence.CombinedSurrogate())
-    model.report(folder / "several.html")
+    whence.report(model, folder / "several.html")
     return model, folder / "several.html"
 
 
 @pytest.fixture(scope="module")
 def mixture(folder):
     model = whence.fit(table(2, 60, 4, weights=True, names=TASKS[:4]))
-    model.report(folder / "mixture.html")
+    whence.report(model, folder / "mixture.html")
     return model, folder / "mixture.html"
 
 
@@ -114,7 +114,7 @@ def test_the_browser_predicts_what_python_predicts(name, browser, folder, monkey
     runs = table(3, **{"n_runs": 60, "n_tasks": 6, "n_targets": 2, **shape})
     model = whence.fit(runs, surrogate=surrogate, n_folds=2 if runs.n_tasks < 50 else None)
     path = folder / f"{name}.html"
-    model.report(path)
+    whence.report(model, path)
     rng = np.random.default_rng(4)
     K = runs.n_tasks
     asked = (rng.random((25, K)) < 0.5).astype(float) if runs.is_binary else rng.dirichlet(np.ones(K), 25)
@@ -153,7 +153,7 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
     model = whence.fit(truth, estimates=estimates)
     model = replace(model, parts=tuple(part for part in model.parts if part.name in ("fused", "estimates")))
     assert model.parts, "true runs alone were better: nothing is fused"
-    model.report(folder / "fused.html")
+    whence.report(model, folder / "fused.html")
     asked = whence.Exhaustive().draw(6)[::3]
     mean, std = model.predict(asked, return_std=True)
     with opened(browser, folder / "fused.html") as page:
@@ -169,7 +169,7 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):
     monkeypatch.setattr("whence.display.report.export.FACTORED_RUNS", 30)
     model = whence.fit(table(5, 80, 6), surrogate=whence.KernelSurrogate(), n_folds=2)
-    model.report(folder / "sampled.html")
+    whence.report(model, folder / "sampled.html")
     asked = whence.Exhaustive().draw(6)
     mean, std = model.predict(asked, return_std=True)
     with opened(browser, folder / "sampled.html") as page:
@@ -190,7 +190,7 @@ def test_best_of_size_finds_what_select_finds(browser, folder, size):
     path = folder / "search.html"
     model = whence.fit(table(6, 60, 24), surrogate=whence.CombinedSurrogate(), n_folds=None)
     if not path.exists():
-        model.report(path)
+        whence.report(model, path)
     with opened(browser, path) as page:
         page.fill("#size", str(size))
         page.click("#best")
@@ -489,7 +489,7 @@ def test_names_are_never_markup(browser, folder):
     S = whence.Exhaustive().draw(6, 40, seed=1)
     source = {"source": "</title><script>alert(3)</script>.csv"}
     runs = whence.Outcomes(S, S[:, 0] - S[:, 1], NASTY, ["</script><b>loss</b>"], provenance=source)
-    whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=2).report(folder / "nasty.html")
+    whence.report(whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=2), folder / "nasty.html")
     with opened(browser, folder / "nasty.html") as page:
         assert {one.inner_text() for one in page.query_selector_all("#task-table td.name")} == set(NASTY)
         assert "</script><b>loss</b>" in page.inner_text("h1")
@@ -503,7 +503,7 @@ def test_names_are_never_markup(browser, folder):
 
 def test_a_surrogate_that_cannot_travel_leaves_the_rest_of_the_page(browser, folder):
     forest = RandomForestRegressor(5, random_state=0)
-    whence.fit(table(7, 30, 4), surrogate=forest, n_folds=2).report(folder / "forest.html")
+    whence.report(whence.fit(table(7, 30, 4), surrogate=forest, n_folds=2), folder / "forest.html")
     with opened(browser, folder / "forest.html") as page:
         assert "cannot compute predictions" in page.inner_text(".result")
         page.click("#best")
@@ -516,7 +516,7 @@ def test_doubt_comes_before_an_answer_that_the_runs_do_not_support(browser, fold
     rng = np.random.default_rng(1)
     S = (rng.random((40, 5)) < 0.5).astype(float)
     runs = whence.Outcomes(S, rng.normal(size=40), target_names=["loss"])
-    whence.fit(runs, surrogate=whence.AdditiveSurrogate()).report(folder / "noise.html")
+    whence.report(whence.fit(runs, surrogate=whence.AdditiveSurrogate()), folder / "noise.html")
     with opened(browser, folder / "noise.html") as page:
         assert page.inner_text("#lead > :first-child").startswith("Too weak to act on")
         assert page.get_attribute("#lead > :first-child", "class") == "warning"
@@ -529,7 +529,7 @@ def test_hundreds_of_tasks_are_searched_and_cut(browser, folder):
     runs = whence.Outcomes(S, S @ rng.normal(size=300), target_names=["loss"])
     with pytest.warns(whence.DataWarning, match="fewer subsets than tasks"):
         model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(alpha=10.0), n_folds=2)
-    model.report(folder / "many.html")
+    whence.report(model, folder / "many.html")
     with opened(browser, folder / "many.html") as page:
         assert len(page.query_selector_all("#task-table tbody tr")) == 41
         page.click("#task-all")

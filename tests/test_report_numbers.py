@@ -11,7 +11,7 @@ from sklearn.base import clone
 import whence
 from browser import at_rest, launched, opened
 from test_report import unpacked
-from whence.cli.console import number, span
+from whence.display.numbers import number, span
 from whence.display.report import collect, write_page
 from whence.display.report.packing import inflated
 from whence.evaluation import learning_curve, noise_ceiling

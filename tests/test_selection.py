@@ -282,9 +282,12 @@ def test_runs_that_were_not_measured_are_not_the_best_run():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"size": 0}, r"The 'size' must be .*from 1 to 4, the number of tasks. Got 0 instead."),
-        ({"size": 5}, r"The 'size' must be .*from 1 to 4, the number of tasks. Got 5 instead."),
-        ({"max_size": 0}, r"The 'max_size' must be .*from 1 to 4, the number of tasks. Got 0 instead."),
+        ({"size": 0}, r"The 'size' parameter of select must be .*from 1 to 4, the number of tasks. Got 0 instead."),
+        ({"size": 5}, r"The 'size' parameter of select must be .*from 1 to 4, the number of tasks. Got 5 instead."),
+        (
+            {"max_size": 0},
+            r"The 'max_size' parameter of select must be .*from 1 to 4, the number of tasks. Got 0 instead.",
+        ),
         ({"costs": {"a": 1}}, r"Costs and a budget go together. Give both, or neither."),
         ({"budget": 1}, r"Costs and a budget go together. Give both, or neither."),
         ({"costs": {"a": -1}, "budget": 2}, r"The cost of task 'a' must be zero or more.* Got -1 instead."),
@@ -293,20 +296,20 @@ def test_runs_that_were_not_measured_are_not_the_best_run():
         ({"include": ["z"]}, r"There is no task 'z'"),
         ({"exclude": "z"}, r"There is no task 'z'"),
         ({"target": "z"}, r"There is no target 'z'. The targets are: x, y."),
-        ({}, r"Some targets are to be maximised and some minimised. Name the one to optimise with target="),
-        ({"target": "x", "risk": -1}, r"The 'risk' parameter must be zero or more. Got -1 instead."),
-        ({"target": "x", "risk": np.nan}, r"The 'risk' parameter must be zero or more. Got nan instead."),
+        ({}, r"Some targets are to be maximised and some minimised. Name the one to optimise with 'target'"),
+        ({"target": "x", "risk": -1}, r"The 'risk' parameter of select must be zero or more. Got -1 instead."),
+        ({"target": "x", "risk": np.nan}, r"The 'risk' parameter of select must be zero or more. Got nan instead."),
         (
             {"target": "x", "by": "magic"},
             r"The 'by' parameter of select must be 'prediction' or 'attribution'. Got 'magic' instead.",
         ),
         (
             {"target": "x", "by": "attribution"},
-            r"Selecting by attribution takes the best tasks up to a size: give size=, and no budget.",
+            r"Selecting by attribution takes the best tasks up to a size: give 'size', and no 'budget'.",
         ),
         (
             {"target": "x", "by": "attribution", "size": 2, "costs": {"a": 1}, "budget": 1},
-            r"Selecting by attribution takes the best tasks up to a size: give size=, and no budget.",
+            r"Selecting by attribution takes the best tasks up to a size: give 'size', and no 'budget'.",
         ),
         (
             {"target": "x", "size": 3, "exclude": ["a", "b"]},

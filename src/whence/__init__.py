@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from whence.answers.attribution import attribute as attribute
     from whence.answers.interactions import interactions as interactions
+    from whence.answers.prediction import predictions as predictions
     from whence.answers.selection import select as select
     from whence.answers.suggestion import suggest as suggest
     from whence.designs import Balanced as Balanced
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from whence.designs import FixedSize as FixedSize
     from whence.designs import LeaveOneOut as LeaveOneOut
     from whence.designs import LeaveTwoOut as LeaveTwoOut
+    from whence.display.report import report as report
     from whence.errors import DataWarning as DataWarning
     from whence.errors import InputError as InputError
     from whence.estimators.gradex import GradEx as GradEx
@@ -94,7 +96,9 @@ _HOME = {
     "interactions": "answers.interactions",
     "lds": "evaluation",
     "measure": "measuring",
+    "predictions": "answers.prediction",
     "read_outcomes": "outcomes",
+    "report": "display.report",
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }

@@ -6,23 +6,82 @@ answer is right but the data deserve a look. Anything else that comes out is a d
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 # What a terminal or a page would obey rather than show: control characters (but tab and newline), half surrogates,
 # line separators, and the marks that turn the direction of text around.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
-class InputError(ValueError):
+class Message(Exception):  # noqa: N818 - of errors and of warnings
+    """A message that knows which parameters it speaks of, so that others can spell them in their own way.
+
+    In Python a parameter is a keyword; the command line names its flag.
+
+    Parameters
+    ----------
+    text : str
+        What was wrong, where, and what to do. Where it starts with a parameter, what is said of it: "must be …".
+    parameter : str, optional
+        The parameter at fault, with which the sentence starts.
+    of : str, optional
+        The function or class that takes it.
+    **named : object
+        Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
+
+    Examples
+    --------
+    >>> print(InputError("must be at least 1. Got 0 instead.", parameter="size", of="select"))
+    The 'size' parameter of select must be at least 1. Got 0 instead.
+    >>> error = InputError("'x' is not a number. Leave the column out with {ignore}.", ignore="note")
+    >>> print(error)
+    'x' is not a number. Leave the column out with ignore='note'.
+    >>> error.spelled(lambda name, value: f"--{name} {value}")
+    "'x' is not a number. Leave the column out with --ignore note."
+    """
+
+    def __init__(self, text: str, *, parameter: str = "", of: str = "", **named: object) -> None:
+        self.text, self.parameter, self.of, self.named = text, parameter, of, named
+        self.place = ""
+        super().__init__(text)
+
+    def spelled(self, spell: Callable[[str, object], str]) -> str:
+        """Return the message with its parameters as ``spell(name, value)`` writes them; the value may be None."""
+        return self._written(spell(self.parameter, None) if self.parameter else "", spell)
+
+    def at(self, place: object) -> Self:
+        """Return the same message, which now begins with the file or folder that it is about."""
+        found = copy.copy(self)
+        found.place = f"{place}: {self.place}"
+        return found
+
+    def __str__(self) -> str:
+        owner = f" of {self.of}" if self.of else ""
+        subject = f"The '{self.parameter}' parameter{owner}" if self.parameter else ""
+        return self._written(subject, lambda name, value: f"'{name}'" if value is None else f"{name}={value!r}")
+
+    def _written(self, subject: str, spell: Callable[[str, object], str]) -> str:
+        text = f"{subject} {self.text}" if subject else self.text
+        for name, value in self.named.items():
+            text = text.replace(f"{{{name}}}", spell(name, value))
+        return f"{self.place}{text}"
+
+
+class InputError(Message, ValueError):
     """Input that the user can fix; the message says what was wrong, where, and what to do.
 
     The command line turns it into one line on stderr and exit status 2.
     """
 
 
-class DataWarning(UserWarning):
+class DataWarning(Message, UserWarning):
     """The answer is right but the data deserve a look."""
 
 

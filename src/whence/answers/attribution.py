@@ -18,6 +18,7 @@ from scipy.special import ndtri
 from whence.answers.effects import Effects, as_model, contrast_effects, effects
 from whence.answers.rules import Contrasts, Rule, find_rule
 from whence.errors import DataWarning, InputError
+from whence.shown import Shown
 from whence.surrogates.choose import Model
 from whence.surrogates.mixture import Array
 
@@ -30,7 +31,7 @@ TOGETHER, AGAINST = "work together", "work against each other"
 
 
 @dataclass(frozen=True)
-class Attribution:
+class Attribution(Shown):
     """The score of every task, or of every pair of tasks, for every target, with its uncertainty.
 
     Attributes
@@ -128,11 +129,6 @@ class Attribution:
         what, top = ("attribution", None) if self.order == 1 else ("interactions", 10)
         return f"{self.rule.name} {what} ({self.how})\n{self.to_frame(top=top).to_string(index=False)}"
 
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import attribution_html, interactions_html
-
-        return attribution_html(self) if self.order == 1 else interactions_html(self)
-
 
 def attribute(
     model: Any, rule: str | Rule = "shapley", *, keep_prob: float | None = None, seed: int = 0
@@ -179,7 +175,8 @@ def refuse_mixtures(model: Model, rule: str) -> None:
     if not model.outcomes.is_binary:
         raise InputError(
             f"The rule {rule!r} is about tasks that are in or out, and this table has mixture weights. "
-            "Attribute with rule='shift', or code the tasks as 0/1."
+            "Attribute with {rule}, or code the tasks as 0/1.",
+            rule="shift",
         )
 
 
@@ -192,10 +189,10 @@ def warn_of_extrapolation(model: Model, rule: Rule) -> None:
     slack = 0.1 * n_tasks + 1
     smallest, largest = sizes.min(), sizes.max()
     if largest + slack < most * n_tasks or smallest - slack > least * n_tasks:
-        warnings.warn(
+        warning = DataWarning(
             f"The rule {rule.name!r} asks about subsets of {least * n_tasks:.0f} to {most * n_tasks:.0f} tasks, "
             f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
-            "Measure such subsets, or attribute with rule='inclusion', which stays among the runs.",
-            DataWarning,
-            stacklevel=3,
+            "Measure such subsets, or attribute with {rule}, which stays among the runs.",
+            rule="inclusion",
         )
+        warnings.warn(warning, stacklevel=3)

@@ -79,10 +79,12 @@ def constraints_of(
     if both:
         raise InputError(f"A task cannot be both included and excluded. Got {', '.join(both)}.")
     if size is not None and max_size is not None:
-        raise InputError("Give 'size' or 'max_size', not both.")
+        raise InputError("Give {size} or {max_size}, not both.", size=None, max_size=None)
     for name, value in (("size", size), ("max_size", max_size)):
         if value is not None and not (isinstance(value, Integral) and 1 <= value <= n_tasks):
-            raise InputError(f"The '{name}' must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.")
+            raise InputError(
+                f"must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.", parameter=name, of="select"
+            )
     if (costs is None) != (budget is None):
         raise InputError("Costs and a budget go together. Give both, or neither.")
     price = np.zeros(n_tasks)

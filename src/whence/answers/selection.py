@@ -23,6 +23,7 @@ from whence.answers.effects import as_model
 from whence.answers.optimism import expected_of_chosen
 from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
+from whence.shown import Shown
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
@@ -35,7 +36,7 @@ SWAPS = 300
 
 
 @dataclass(frozen=True)
-class Selection:
+class Selection(Shown):
     """The chosen subset, what is predicted for it, and what it is compared with.
 
     Attributes
@@ -81,11 +82,6 @@ class Selection:
         for name, mean, expected, low, high in list(zip(*columns, strict=True))[:10]:
             lines.append(f"  {name}: predicted {mean:.6g}; expect {expected:.6g} (90% of runs {low:.6g} to {high:.6g})")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import selection_html
-
-        return selection_html(self)
 
 
 def select(
@@ -143,7 +139,8 @@ def select(
         if any(v is not None for v in (size, max_size, costs, budget)) or by == "attribution" or tuple(include):
             raise InputError(
                 "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
-                "by='attribution' are about tasks that are in or out."
+                "{by} are about tasks that are in or out.",
+                by="attribution",
             )
         excluded = mask_of(model.outcomes, exclude)
         if excluded.all():
@@ -169,7 +166,7 @@ def select(
 def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[[Array], Array], str]:
     """A function from subsets to what is to be maximised, and its name in words."""
     if not risk >= 0:
-        raise InputError(f"The 'risk' parameter must be zero or more. Got {risk} instead.")
+        raise InputError(f"must be zero or more. Got {risk} instead.", parameter="risk", of="select")
     columns, sign = objective_columns(model, target)
     name = target if target is not None else model.target_names[0]
     words = f"predicted {name}" if len(columns) == 1 else f"mean prediction over {len(columns)} targets"
@@ -183,7 +180,9 @@ def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[
             return np.asarray(sign * asked.predict_quietly(subsets)[:, columns].mean(1))
         mean, std = asked.predict_quietly(subsets, return_std=True)
         if np.isnan(std[:, columns]).any():
-            raise InputError("The 'risk' needs a predicted std, and this surrogate has none. Use risk=0.")
+            raise InputError(
+                "needs a predicted std, and this surrogate has none. Use {risk}.", parameter="risk", risk=0
+            )
         return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
 
     return goodness, words
@@ -199,7 +198,9 @@ def objective_columns(model: Model, target: str | None) -> tuple[Indices, int]:
         columns = np.arange(len(model.target_names))
     directions = {model.maximize[c] for c in columns}
     if len(directions) > 1:
-        raise InputError("Some targets are to be maximised and some minimised. Name the one to optimise with target=.")
+        raise InputError(
+            "Some targets are to be maximised and some minimised. Name the one to optimise with {target}.", target=None
+        )
     return columns, 1 if directions.pop() else -1
 
 
@@ -356,7 +357,11 @@ def _starts(
 
 def _top_by_attribution(model: Model, constraints: Constraints, size: int | None, target: str | None) -> Array:
     if size is None or np.isfinite(constraints.budget):
-        raise InputError("Selecting by attribution takes the best tasks up to a size: give size=, and no budget.")
+        raise InputError(
+            "Selecting by attribution takes the best tasks up to a size: give {size}, and no {budget}.",
+            size=None,
+            budget=None,
+        )
     columns, sign = objective_columns(model, target)
     scores = sign * attribute(model, "inclusion").scores[:, columns].mean(1)
     scores[constraints.include == 1] = np.inf

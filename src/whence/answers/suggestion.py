@@ -16,6 +16,7 @@ from whence.answers.selection import objective_columns
 from whence.designs import Exhaustive
 from whence.designs.mixtures import mixtures_like
 from whence.errors import InputError
+from whence.shown import Shown
 from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
 
@@ -27,7 +28,7 @@ ENUMERATED_TASKS = 12
 
 
 @dataclass(frozen=True)
-class Suggestions:
+class Suggestions(Shown):
     """Subsets (n, K) in the order to measure them, with what is predicted for them now, (n, T)."""
 
     subsets: Array
@@ -51,11 +52,6 @@ class Suggestions:
 
     def __str__(self) -> str:
         return f"to measure next, by {self.by}:\n{self.to_frame().to_string(index=False)}"
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import suggestions_html
-
-        return suggestions_html(self)
 
 
 def suggest(

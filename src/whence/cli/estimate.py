@@ -13,8 +13,9 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli.console import Page, Row, Terminal, command, politely, remark, table, title, to_json
 from whence.cli.measure import design_of
+from whence.cli.shell import Answer
+from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
 from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
 
@@ -26,24 +27,24 @@ MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHOD
 DESIGN, SUBSETS = "bernoulli:0.5", 500
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
-Method = Annotated[MethodName | None, typer.Option(help="How (else: show what each costs).")]
+Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
 Folder = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")
+    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
 ]
 DesignText = Annotated[
     str | None,
     typer.Option(
         "--design", "-d", metavar="DESIGN",
-        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets (else: bernoulli:0.5).",
+        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets (default: bernoulli:0.5).",
     ),
 ]  # fmt: skip
 Subsets = Annotated[
-    int | None, typer.Option("-n", metavar="N", help=f"How many subsets (else: {SUBSETS}, or all).", min=1)
+    int | None, typer.Option("-n", metavar="N", help=f"Number of subsets (default: {SUBSETS}, or all).", min=1)
 ]
 TrueRuns = Annotated[
-    Path | None, typer.Option("--truth", metavar="FILE", help="A few true runs, to tune and to check with.")
+    Path | None, typer.Option("--truth", metavar="FILE", help="Tune and check the estimator with a few true runs.")
 ]
-RunBudget = Annotated[float | None, typer.Option(metavar="RUNS", help="What may be spent, in true runs.", min=0)]
+RunBudget = Annotated[float | None, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
 
 
 def estimate(
@@ -82,22 +83,16 @@ def estimate(
     (--truth), the estimator is tuned and says whether to trust it. Then fuse both:
     whence fit true/ --estimates cheap/
     """
-    with politely():
-        # What the user's file prints, as it is loaded or measures in this process, is not our answer.
-        with redirect_stdout(sys.stderr):
-            given = _problem(problem)
-            if method is None:
-                document, page = _prices(problem, given, n, budget)
-            else:
-                document, page = _estimates(
-                    given, method.value, design or DESIGN, n, output, truth, seed, accept_change
-                )
-        if as_json:
-            print(to_json(document), flush=True)
+    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
+    with redirect_stdout(sys.stderr):
+        given = _problem(problem)
+        if method is None:
+            document, page = _prices(problem, given, n, budget)
         else:
-            Terminal().show(page)
-        if document.get("failed"):
-            raise typer.Exit(1)
+            document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
+    Answer(document, page).print(as_json=as_json)
+    if document.get("failed"):
+        raise typer.Exit(1)
 
 
 def _problem(text: str) -> Setup:
@@ -110,7 +105,7 @@ def _problem(text: str) -> Setup:
     try:
         return Setup.of(function() if callable(function) else function)
     except InputError as error:
-        raise InputError(f"{text}: {error}") from error
+        raise error.at(text) from error
     except Exception as error:
         raise InputError(f"{text}: cannot be called ({brief(error)}).") from error
 
@@ -227,9 +222,10 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
     """The estimator tuned by true runs, and what they say of it."""
     import whence
     from whence.measuring.outcome_fn import as_outcome_fn
+    from whence.outcomes.cells import column_names, has_roles
 
-    knows = truth.is_dir() or truth.suffix == ".npz"  # which of its columns are outcomes
-    runs = whence.read_outcomes(truth, None if knows else args.columns_of(truth) - set(estimator.task_names or ()))
+    named = None if has_roles(truth) else set(column_names(truth)) - set(estimator.task_names or ())
+    runs = whence.read_outcomes(truth, named)
     if runs.n_runs >= 3:
         estimator = as_outcome_fn(estimator.tuned(runs))
     verdict = estimator.check(runs)
@@ -256,8 +252,8 @@ def _told(
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))
     if method == "retrain":
-        return document, [*page, remark("next: what they tell"), command(f"  whence fit {where}")]
-    page.append(remark("next: a few true runs (as by --method retrain), and both fused"))
+        return document, [*page, remark("next: fit a surrogate"), command(f"  whence fit {where}")]
+    page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
     page.append(command(f"  whence fit TRUE_RUNS --estimates {where}"))
     page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
     return document, page

@@ -11,12 +11,14 @@ from rich.text import Text
 
 import whence
 from whence.cli import arguments as args
-from whence.cli import tables
-from whence.cli.console import Answer, Page, Row, both_ends, decimals, note, number, remark, share, table, title
+from whence.cli.shell import Answer, warn
+from whence.display.layout import Page, Row, both_ends, remark, table, title
+from whence.display.numbers import decimals, number, share
+from whence.display.pages import comparison_page
 from whence.errors import DataWarning, InputError, did_you_mean
 
 if TYPE_CHECKING:
-    from whence.evaluation import RunsNeeded
+    from whence.evaluation import Ceiling, Comparison, RunsNeeded
     from whence.outcomes import Outcomes
     from whence.surrogates.kernels import Array
 
@@ -58,7 +60,7 @@ def evaluate(
         )
     rows |= {name: scored(coef) for name, coef in given.items()}
     for sentence in runs.concerns():
-        note(sentence)
+        warn(sentence)
     steps = track(range(splits * len(rows) + 1), "Evaluating")
     next(steps)
     with warnings.catch_warnings():
@@ -76,8 +78,8 @@ def evaluate(
     if len(failed) == splits:
         raise InputError(failed[0].removeprefix("InputError: "))
     ceiling = noise_ceiling(runs, seed=seed)
-    page: Page = [Text(repr(runs)), *tables.comparison_page(found, ceiling, runs.n_targets)]
-    document = tables.comparison_document(found, ceiling)
+    page: Page = [Text(repr(runs)), *comparison_page(found, ceiling, runs.n_targets)]
+    document = _document(found, ceiling)
     if truth is not None:
         rules = _rule_correlations(runs, truth, given, seed)
         document["leave_one_out"] = rules
@@ -86,6 +88,31 @@ def evaluate(
         document["runs_needed"] = needed.to_frame().to_dict("records")
         page += _needed_page(needed)
     return Answer(document, page)
+
+
+def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, Any]:
+    """Return scores, paired differences of the first method from the others, and the noise ceiling."""
+    first, *others = found.methods
+    scores = found.to_frame().reset_index().to_dict("records")
+    gaps = {
+        metric: {other: dict(zip(("mean", "low", "high"), found.difference(first, other, metric=metric), strict=True))
+                 for other in others}
+        for metric in ("lds", "residual_error")
+    }  # fmt: skip
+    return {
+        "scores": scores,
+        "differences": {"of": first, "level": 0.95, **gaps},
+        "noise_ceiling": {
+            "mean": ceiling.mean,
+            "low": ceiling.mean_low,
+            "high": ceiling.mean_high,
+            "reason": ceiling.reason,
+        },
+        "splits": found.lds.shape[1],
+        "subsets_to_learn_from": found.n_train,
+        "subsets_to_judge_by": found.n_test,
+        "targets_undefined_per_split": found.n_undefined,
+    }
 
 
 def _beside(names: Sequence[str], seed: int) -> "dict[str, Method]":

@@ -1,11 +1,9 @@
 """The verb for prompts: ``whence icl MODEL_DIR --demos demos.jsonl --queries val.jsonl --shots 4``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
-import math
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,76 +12,72 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli import tables
-from whence.cli.console import (
-    Page,
-    Row,
-    Terminal,
-    both_ends,
-    decimals,
-    number,
-    politely,
-    remark,
-    share,
-    span,
-    table,
-    title,
-    to_json,
-    word,
-)
+from whence.cli.shell import Answer
+from whence.display.layout import Page, Row, both_ends, remark, table, title, word
+from whence.display.numbers import decimals, number, share, span
+from whence.display.pages import HOW, NO_PAIRS, model_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompts, Template
-    from whence.surrogates.choose import Model
+    from whence.icl import Example, LanguageModel, Recommendation, Template
 
-HOW = "How prompts are written"
+WRITING = "How prompts are written"
 PRICE = "How much is run"
 MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
-MOST_ORDERS = 24  # that are all run
 
 ModelPlace = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model, or .gguf.")]
-Demos = Annotated[Path, typer.Option(metavar="FILE", help='Candidates, a line each: {"text": …, "label": …}.')]
-Queries = Annotated[Path, typer.Option(metavar="FILE", help="Labelled queries, written alike.")]
+Demos = Annotated[Path, typer.Option(metavar="FILE", help='Candidates, one per line: {"text": …, "label": …}.')]
+Queries = Annotated[Path, typer.Option(metavar="FILE", help="Labelled queries, in the same format.")]
 HeldOut = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Queries to judge by (else: every other of --queries).")
+    Path | None, typer.Option(metavar="FILE", help="Queries to judge by (default: every second of --queries).")
 ]
-Shots = Annotated[int, typer.Option(metavar="N", help="Demonstrations in a prompt.", min=1)]
+Shots = Annotated[int, typer.Option(metavar="N", help="Number of demonstrations in a prompt.", min=1)]
 TemplateText = Annotated[
     str | None,
-    typer.Option("--template", metavar="TEXT", help=r"With {text} and {label}; \n is a line.", rich_help_panel=HOW),
+    typer.Option(
+        "--template",
+        metavar="TEXT",
+        help=r"Template with {text} and {label}; \n is a new line.",
+        rich_help_panel=WRITING,
+    ),
 ]
-Instruction = Annotated[str, typer.Option(metavar="TEXT", help="Before the first.", rich_help_panel=HOW)]
-Words = Annotated[args.Names, typer.Option(metavar="LABEL=WORD", help="What to say for a label.", rich_help_panel=HOW)]
-TextField = Annotated[str, typer.Option(metavar="NAME", help="Field of the text.", rich_help_panel=HOW)]
-LabelField = Annotated[str, typer.Option(metavar="NAME", help="Field of the label.", rich_help_panel=HOW)]
+Instruction = Annotated[
+    str, typer.Option(metavar="TEXT", help="Text before the first demonstration.", rich_help_panel=WRITING)
+]
+Words = Annotated[
+    args.Names, typer.Option(metavar="LABEL=WORD", help="Word that stands for a label.", rich_help_panel=WRITING)
+]
+TextField = Annotated[str, typer.Option(metavar="NAME", help="Field that holds the text.", rich_help_panel=WRITING)]
+LabelField = Annotated[str, typer.Option(metavar="NAME", help="Field that holds the label.", rich_help_panel=WRITING)]
 TruePrompts = Annotated[
-    int, typer.Option("--true", metavar="N", help="Prompts to run; 0: estimates only.", min=0, rich_help_panel=PRICE)
+    int,
+    typer.Option(
+        "--true", metavar="N", help="Number of prompts to run; 0 for estimates only.", min=0, rich_help_panel=PRICE
+    ),
 ]
-Estimates = Annotated[int, typer.Option("-n", metavar="N", help="Prompts to estimate.", min=10, rich_help_panel=PRICE)]
+Estimates = Annotated[
+    int, typer.Option("-n", metavar="N", help="Number of prompts to estimate.", min=10, rich_help_panel=PRICE)
+]
 AnchorCount = Annotated[
-    int, typer.Option("--anchors", metavar="N", help="Passes per query that estimates are made of.", min=1,
+    int, typer.Option("--anchors", metavar="N", help="Number of passes per query that estimates are made of.", min=1,
                       rich_help_panel=PRICE)
 ]  # fmt: skip
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Such as cuda or cpu.", rich_help_panel=PRICE)]
-BatchSize = Annotated[int, typer.Option(metavar="N", help="Prompts at once.", min=1, rich_help_panel=PRICE)]
-Folder = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Keep true prompts here, to go on with.")
+Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=PRICE)]
+BatchSize = Annotated[
+    int, typer.Option(metavar="N", help="Number of prompts in a batch.", min=1, rich_help_panel=PRICE)
 ]
-ReportFile = Annotated[Path | None, typer.Option("--report", metavar="FILE", help="Write all of it as a page.")]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A language model, prompts with queries to choose by, and the same with queries to judge by."""
-
-    language: "LanguageModel"
-    prompts: "Prompts"
-    judging: "Prompts"
-    shots: int
+Folder = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FOLDER", help="Run folder of true prompts; created, or resumed if it exists."
+    ),
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with every answer.")
+]
 
 
 def icl(
@@ -111,39 +105,42 @@ def icl(
     """Find the demonstrations that help a prompted model.
 
     Estimates of many prompts (a forward and a backward pass per query and anchor) are fused with a few prompts that are
-    run. The prompt that is chosen is judged, beside random ones, on queries that it was not chosen by.
+    run. The chosen prompt is judged, beside random ones, on queries that it was not chosen by.
     """
-    with politely():
-        from whence.icl import Prompts
+    import whence
 
-        with redirect_stdout(sys.stderr):
-            if report is not None:
-                from whence.display.report import check_place
+    with redirect_stdout(sys.stderr):
+        if report is not None:
+            from whence.display.report import check_place
 
-                check_place(report)
-            read = partial(_read, text=text_field, label=label_field)
-            candidates, (asked_of, judges) = read(demos, "d"), _queries(read, queries, held_out)
-            if len(candidates) <= shots:
-                found = counted(len(candidates), "demonstration")
-                raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {found}.")
-            written = _template(template, instruction)
-            language = _load(model, device, batch_size)
-            prompts = Prompts.of(
-                language.encode, candidates, asked_of, template=written, words=_words(words), start=language.start
-            )  # fmt: skip
-            asked = Asked(language, prompts, prompts.asking(judges), shots)
-            # Before anything is run: to `measure`, a prompt that is too long is one failed row among others.
-            language.check_length(max(prompts.longest(shots), asked.judging.longest(shots)), shots)
-            fitted, estimate = _fitted(asked, n, true_prompts, anchors, output, seed)
-            document, page = _answer(asked, fitted, estimate, top, seed)
-            if report is not None:
-                fitted.report(report, rule="inclusion", seed=seed)
-                document["report"] = str(report)
-                page.append(Text(f"Written to {report}: open it in a browser."))
-        if as_json:
-            print(to_json(document), flush=True)
-        else:
-            Terminal().show(page)
+            check_place(report)
+        read = partial(_read, text=text_field, label=label_field)
+        candidates, (asked, judges) = read(demos, "d"), _queries(read, queries, held_out)
+        if len(candidates) <= shots:
+            given = counted(len(candidates), "demonstration")
+            raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
+        written = _template(template, instruction)
+        language = _load(model, device, batch_size)
+        prompts = whence.icl.Prompts.of(
+            language.encode, candidates, asked, template=written, words=_words(words), start=language.start
+        )
+        found = whence.icl.recommend(
+            language,
+            prompts,
+            judges,
+            shots=shots,
+            n_true=true_prompts,
+            n_estimates=n,
+            anchors=anchors,
+            path=output,
+            seed=seed,
+        )
+        document, page = _document(found, len(judges)), _page(found, len(judges), top)
+        if report is not None:
+            whence.report(found.model, report, rule="inclusion", seed=seed)
+            document["report"] = str(report)
+            page.append(Text(f"Written to {report}: open it in a browser."))
+    Answer(document, page).print(as_json=as_json)
 
 
 def _read(path: Path, prefix: str, *, text: str, label: str) -> "list[Example]":
@@ -193,150 +190,65 @@ def _words(given: args.Names) -> dict[str, str] | None:
     return words or None
 
 
-def _fitted(
-    asked: Asked, n: int, true_prompts: int, anchors: int, output: Path | None, seed: int
-) -> "tuple[Model, AnchoredPrompts]":
-    """A surrogate of estimates and true prompts, and what estimates."""
-    import whence
-    from whence.icl import AnchoredPrompts, Prompted
-
-    n_demos = len(asked.prompts.demos)
-    design, total = whence.FixedSize(asked.shots), math.comb(n_demos, asked.shots)
-    estimate = AnchoredPrompts(asked.language, asked.prompts, anchors=anchors, seed=seed)
-    cheap = whence.measure(estimate, design, min(n, total), seed=seed, progress=False)
-    if not true_prompts:
-        return whence.fit(cheap, seed=seed), estimate
-    truth = Prompted(asked.language, asked.prompts)
-    runs = whence.measure(truth, design, min(true_prompts, total), path=output, seed=seed + 1, progress=True)
-    return whence.fit(runs, estimates=cheap, seed=seed), estimate
+# ---- what is printed -------------------------------------------------------------------------------------
 
 
-# ---- what is said ----------------------------------------------------------------------------------------
-
-
-def _answer(
-    asked: Asked, fitted: "Model", estimate: "AnchoredPrompts", top: int | None, seed: int
-) -> tuple[dict[str, Any], Page]:
-    import numpy as np
-
-    import whence
-    from whence.icl import Prompted, explain, judge
-
-    prompts, shots = asked.prompts, asked.shots
-    sequence, how = _chosen(asked, fitted, estimate, seed)
-    top_ones = np.flatnonzero(whence.select(fitted, size=shots, by="attribution", seed=seed).subset)
-    ways = {"chosen": sequence, "top by attribution": top_ones}
-    judged = judge(Prompted(asked.language, asked.judging), ways, shots=shots, seed=seed).to_frame()
-    ranked = whence.attribute(fitted, "inclusion", seed=seed).to_frame()
-    pairs = _pairs(fitted, shots, seed)
-    explained = [
-        {"query": query.text, "label": query.label, "demonstrations": explain(estimate, shots, at)}
-        for at, query in enumerate(prompts.queries)
-    ]
-    predicted, low, high = _predicted(fitted, sequence)
-    document = {
-        "demonstrations": [_named(row, prompts) for row in ranked.to_dict("records")],
-        "pairs": pairs.to_dict("records"),
+def _document(found: "Recommendation", n_held_out: int) -> dict[str, Any]:
+    queries = found.prompts.queries
+    return {
+        "demonstrations": found.to_frame().to_dict("records"),
+        "pairs": found.pairs.to_frame(top=MOST_PAIRS).to_dict("records"),
         "chosen": {
-            "demonstrations": [prompts.names[k] for k in sequence],
-            "order": how,
-            "prompt": prompts.text(sequence),
-            "predicted_loss": predicted,
-            "low": low,
-            "high": high,
+            "demonstrations": found.names,
+            "order": found.how,
+            "prompt": found.text,
+            "predicted_loss": found.loss,
+            "low": found.low,
+            "high": found.high,
         },
-        "judged": judged.to_dict("records"),
-        "held_out_queries": len(asked.judging.queries),
-        "explained": explained,
-        "queries": len(prompts.queries),
-        "prompts_run": fitted.outcomes.n_runs if fitted.rungs else 0,
-        "quality": fitted.quality(),
+        "judged": found.judged.to_frame().to_dict("records"),
+        "held_out_queries": n_held_out,
+        "explained": [
+            {"query": query.text, "label": query.label, "demonstrations": found.explain(at)}
+            for at, query in enumerate(queries)
+        ],
+        "queries": len(queries),
+        "prompts_run": found.n_run,
+        "quality": found.model.quality(),
     }
-    page = tables.model_page(fitted) + _ranked_page(ranked, prompts, top) + _pairs_page(pairs)
-    page += [title(f"Chosen prompt ({how})"), Text(prompts.text(sequence).rstrip(), style="green")]
-    page += [Text(""), *_judged_page(judged, len(asked.judging.queries)), *_explained_page(explained[:EXPLAINED])]
-    return document, page
 
 
-def _chosen(asked: Asked, fitted: "Model", estimate: "AnchoredPrompts", seed: int) -> tuple[Any, str]:
-    """The prompt to use, and how it was found.
-
-    All orders of a few demonstrations are run, since estimates of order are rough; and where a prompt that was run did
-    better than the best of these, it is taken: the best prediction of many is often too good to be true.
-    """
-    import numpy as np
-
-    import whence
-    from whence.icl import Prompted, best_order
-
-    def loss_of(outcome: Any) -> Any:
-        return lambda sequences: outcome.values(sequences)["loss"].mean(1)
-
-    listed = np.flatnonzero(whence.select(fitted, size=asked.shots, seed=seed).subset)
-    if not fitted.rungs:
-        return listed, "as listed"
-    true_loss = loss_of(Prompted(asked.language, asked.prompts))
-    if math.factorial(len(listed)) <= MOST_ORDERS:
-        sequence, loss, how = best_order(true_loss, listed, seed=seed)
-        how += ", by running them"
-    else:
-        pair = [listed, best_order(loss_of(estimate), listed, seed=seed)[0]]
-        losses = true_loss(pair)
-        sequence, loss = pair[int(losses.argmin())], float(losses.min())
-        how = "as listed or as estimates say, whichever did better when run"
-    runs = fitted.outcomes
-    best = int(np.nanargmin(runs.values[:, 0]))
-    if runs.values[best, 0] < loss:
-        return np.flatnonzero(runs.subsets[best]), f"the best of {counted(runs.n_runs, 'prompt')} that were run"
-    return sequence, how
+def _page(found: "Recommendation", n_held_out: int, top: int | None) -> Page:
+    return [
+        *model_page(found.model),
+        *_ranked_page(found.to_frame(), top),
+        *_pairs_page(found.pairs.to_frame(top=MOST_PAIRS)),
+        title(f"Chosen prompt ({found.how})"),
+        Text(found.text.rstrip(), style="green"),
+        Text(""),
+        *_judged_page(found.judged.to_frame(), n_held_out),
+        *_explained_page(found),
+    ]
 
 
-def _named(row: dict[Any, Any], prompts: "Prompts") -> dict[str, Any]:
-    demo = prompts.demos[prompts.names.index(row.pop("task"))]
-    del row["target"]
-    return {"name": demo.name, "text": demo.text, "label": demo.label, **row}
-
-
-def _predicted(fitted: "Model", sequence: Any) -> tuple[float, float, float]:
-    """Loss that the surrogate expects of a prompt, and a 90% interval."""
-    import numpy as np
-    from scipy.special import ndtri
-
-    subset = np.zeros((1, len(fitted.task_names)))
-    subset[0, sequence] = 1
-    mean, std = (float(value.ravel()[0]) for value in fitted.predict(subset, return_std=True))
-    return mean, mean - float(ndtri(0.95)) * std, mean + float(ndtri(0.95)) * std
-
-
-def _pairs(fitted: "Model", shots: int, seed: int) -> "pd.DataFrame":
-    """Pairs by what they do beyond the sum of each, in prompts of the size at hand."""
-    from whence.answers.interactions import interactions
-    from whence.answers.rules import Rule
-    from whence.surrogates.mixture import Mixture
-
-    mixture = Mixture.over([shots / fitted.outcomes.n_tasks], [1.0])
-    prompts = Rule("prompts", "Prompts", "", "in prompts of this size", lambda subsets, keep_prob: mixture)
-    return interactions(fitted, prompts, seed=seed).to_frame(top=MOST_PAIRS)
-
-
-def _ranked_page(ranked: "pd.DataFrame", prompts: "Prompts", top: int | None) -> Page:
+def _ranked_page(ranked: "pd.DataFrame", top: int | None) -> Page:
     places = decimals(ranked["std"] if ranked["std"].notna().any() else ranked["score"])
-    rows: list[Row] = []
-    for row in ranked.to_dict("records"):
-        demo = prompts.demos[prompts.names.index(row["task"])]
-        numbers = [number(row["score"], places, signed=True), span(row["low"], row["high"], places, signed=True)]
-        rows.append([demo.name, *numbers, word(row["verdict"]), demo.label, _short(demo.text)])
+    rows: list[Row] = [
+        [row["name"], number(row["score"], places, signed=True), span(row["low"], row["high"], places, signed=True),
+         word(row["verdict"]), row["label"], _short(row["text"])]
+        for row in ranked.to_dict("records")
+    ]  # fmt: skip
     columns = ["demonstration", "score", "90% interval", "verdict", "label", "text"]
     return [
         title("Demonstrations: the loss of prompts with it, less that of all (lower is better)"),
-        table(columns, both_ends(rows, top, how=tables.HOW), left=["verdict", "label", "text"]),
+        table(columns, both_ends(rows, top, how=HOW), left=["verdict", "label", "text"]),
     ]
 
 
 def _pairs_page(pairs: "pd.DataFrame") -> Page:
     heading = title("Strongest pairs")
     if not pairs["score"].any():
-        return [heading, remark(tables.NO_PAIRS)]
+        return [heading, remark(NO_PAIRS)]
     places = decimals(pairs["std"] if pairs["std"].notna().any() else pairs["score"])
     rows: list[Row] = [
         [f"{row['task_a']} + {row['task_b']}", number(row["score"], places, signed=True),
@@ -353,20 +265,20 @@ def _judged_page(judged: "pd.DataFrame", n_queries: int) -> Page:
         for row in judged.to_dict("records")
     ]  # fmt: skip
     return [
-        title(f"Run on {n_queries} queries that nothing was chosen by"),
+        title(f"Run on {n_queries} queries that were not used to choose"),
         table(["prompt", "loss", "accuracy", "more loss", "95% interval"], rows),
         remark("more loss: than the chosen prompt; the interval is over queries"),
     ]
 
 
-def _explained_page(explained: list[dict[str, Any]]) -> Page:
+def _explained_page(found: "Recommendation") -> Page:
     page: Page = []
-    for each in explained:
+    for at, query in enumerate(found.prompts.queries[:EXPLAINED]):
         rows: list[Row] = [
             [demo["demo"], number(demo["score"], 2, signed=True), demo["label"], _short(demo["text"])]
-            for demo in each["demonstrations"]
+            for demo in found.explain(at)
         ]
-        page.append(title(f"For the query “{_short(each['query'])}” ({each['label']})"))
+        page.append(title(f"For the query “{_short(query.text)}” ({query.label})"))
         page.append(table(["demonstration", "score", "label", "text"], rows, left=["label", "text"]))
     said = "score: change of the log-odds of the right label, in the place of an average demonstration (estimated)"
     return [*page, remark(said)]

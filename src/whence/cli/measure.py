@@ -14,21 +14,9 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli import tables
-from whence.cli.console import (
-    Page,
-    Row,
-    Terminal,
-    command,
-    hint_at_directions,
-    number,
-    politely,
-    remark,
-    span,
-    table,
-    title,
-    to_json,
-)
+from whence.cli.shell import Answer, hint_at_directions, print_line
+from whence.display.layout import Page, Row, command, remark, table, title
+from whence.display.numbers import number, span
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -36,7 +24,7 @@ if TYPE_CHECKING:
 
 EngineName = Enum("EngineName", {"local": "local", "ray": "ray", "inline": "inline"})
 MOST_FAILURES = 5
-WHO = "Who measures"
+WHO = "Workers"
 RAY = "With --engine ray"
 
 Function = Annotated[
@@ -49,25 +37,28 @@ DesignText = Annotated[
         help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets.",
     ),
 ]  # fmt: skip
-Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="How many subsets (else: all).", min=1)]
-Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,c (else: TASKS in the file).")]
-Folder = Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder, new or to go on with.")]
-Seeds = Annotated[int, typer.Option(metavar="N", help="How often each subset is measured.", min=1)]
-Retry = Annotated[bool, typer.Option("--retry", help="Try rows again that have failed.")]
-Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="A metric to maximise.")]
+Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="Number of subsets (default: all).", min=1)]
+Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,c (default: TASKS in the file).")]
+Folder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
+]
+Seeds = Annotated[int, typer.Option(metavar="N", help="Number of runs of each subset.", min=1)]
+Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
+Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="Metric for which higher is better.")]
 Jobs = Annotated[
-    int, typer.Option("--jobs", "-j", metavar="N", help="Workers (-1: one per core).", rich_help_panel=WHO)
+    int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers (-1: one per core).", rich_help_panel=WHO)
 ]
-EngineOption = Annotated[EngineName, typer.Option(help="Processes, a cluster, or this one.", rich_help_panel=WHO)]
-Threads = Annotated[int, typer.Option(metavar="N", help="Threads of each worker.", min=1, rich_help_panel=WHO)]
-Timeout = Annotated[
-    float | None, typer.Option(metavar="SECONDS", help="After which a row has failed.", rich_help_panel=WHO)
+EngineOption = Annotated[
+    EngineName, typer.Option(help="Run in processes, on a cluster, or in this process.", rich_help_panel=WHO)
 ]
+Threads = Annotated[int, typer.Option(metavar="N", help="Threads per worker.", min=1, rich_help_panel=WHO)]
+Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit per row.", rich_help_panel=WHO)]
 Address = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Of the cluster (else: a local one).", rich_help_panel=RAY)
+    str | None,
+    typer.Option(metavar="ADDRESS", help="Address of the cluster (default: a local one).", rich_help_panel=RAY),
 ]
-Cpus = Annotated[float, typer.Option(metavar="N", help="CPUs of each row.", min=0, rich_help_panel=RAY)]
-Gpus = Annotated[float, typer.Option(metavar="N", help="GPUs of each row.", min=0, rich_help_panel=RAY)]
+Cpus = Annotated[float, typer.Option(metavar="N", help="CPUs per row.", min=0, rich_help_panel=RAY)]
+Gpus = Annotated[float, typer.Option(metavar="N", help="GPUs per row.", min=0, rich_help_panel=RAY)]
 
 
 def measure(
@@ -92,74 +83,67 @@ def measure(
 ) -> None:
     """Make the runs: train on subsets, losing nothing.
 
-    Every finished row is on disk at once. The same command goes on where it was stopped, and with a larger -n or
-    more --seeds the run grows. Other verbs read the folder at any time: whence fit run/
+    Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
+    or more --seeds, it extends the run. Other verbs can read the folder at any time: whence fit run/
     """
-    with politely():
-        from whence.measuring.engine import Workers
-        from whence.measuring.functions import load_function
-        from whence.measuring.loop import carry_out
-        from whence.measuring.outcome_fn import as_outcome_fn
-        from whence.measuring.plan import make_plan
+    from whence.measuring.engine import Workers
+    from whence.measuring.functions import load_function
+    from whence.measuring.loop import carry_out
+    from whence.measuring.outcome_fn import as_outcome_fn
+    from whence.measuring.plan import make_plan
 
-        # What the user's file prints, as it is loaded or measures in this process, is not our answer.
-        with redirect_stdout(sys.stderr):
-            found, beside = load_function(function)
-            outcome_fn = as_outcome_fn(found)
-            known = args.names_of(tasks) or beside or outcome_fn.task_names
-            plan = make_plan(
-                outcome_fn,
-                design_of(design, n, known),
-                n,
-                tasks=known,
-                seed=seed,
-                seeds=seeds,
-                maximize=args.names_of(maximize) or (),
+    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
+    with redirect_stdout(sys.stderr):
+        found, beside = load_function(function)
+        outcome_fn = as_outcome_fn(found)
+        known = args.names_of(tasks) or beside or outcome_fn.task_names
+        plan = make_plan(
+            outcome_fn,
+            design_of(design, n, known),
+            n,
+            tasks=known,
+            seed=seed,
+            seeds=seeds,
+            maximize=args.names_of(maximize) or (),
+        )
+        workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+        began = time.monotonic()
+        try:
+            ledger = carry_out(
+                plan, outcome_fn, output, workers, retry=retry, accept_change=accept_change, progress=True
             )
-            workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
-            began = time.monotonic()
-            try:
-                ledger = carry_out(
-                    plan, outcome_fn, output, workers, retry=retry, accept_change=accept_change, progress=True
-                )
-            except KeyboardInterrupt:
-                _tell_stopped(output)
-                raise
-        hint_at_directions(ledger.outcomes())
-        if as_json:
-            print(to_json(_document(ledger, output)), flush=True)
-        else:
-            Terminal().show(_page(ledger, output, time.monotonic() - began))
-        if ledger.failed:
-            raise typer.Exit(1)
+        except KeyboardInterrupt:
+            _report_stop(output)
+            raise
+    hint_at_directions(ledger.outcomes())
+    Answer(_document(ledger, output), _page(ledger, output, time.monotonic() - began)).print(as_json=as_json)
+    if ledger.failed:
+        raise typer.Exit(1)
 
 
 def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> Any:
     """Return the design of a text, or the subsets of a file."""
-    import whence
     from whence.designs import parse_design
+    from whence.outcomes.cells import read_subsets
 
     try:
         found = parse_design(text)
     except InputError:
-        path = Path(text)
-        if not path.exists():
+        if not Path(text).exists():
             raise
-        knows = path.is_dir() or path.suffix == ".npz"  # which of its columns are tasks
-        return whence.read_outcomes(path) if knows else args.read_subsets(path, tasks)
+        return read_subsets(text, tasks)
     if n is None and ":" in text:
-        raise InputError(f"The design {text} draws as many subsets as you like: say how many, as in -n 100.")
+        raise InputError(f"The design {text} can draw any number of subsets: say how many, as in {{n}}.", n=100)
     return found
 
 
-def _tell_stopped(folder: Path) -> None:
+def _report_stop(folder: Path) -> None:
     from whence.outcomes.runs import is_run, read_ledger
 
     if is_run(folder):
         ledger = read_ledger(folder)
         kept = f"{ledger.done} of {counted(ledger.status.size, 'row')} measured and kept in {folder}"
-        line = Text.assemble(("stopped: ", "yellow"), f"{kept}. The same command goes on from there.")
-        Terminal(stderr=True).print(line)
+        print_line("stopped", f"{kept}. Run the same command to resume.")
 
 
 def _failures(ledger: "Ledger") -> list[dict[str, Any]]:
@@ -196,21 +180,21 @@ def _page(ledger: "Ledger", folder: Path, seconds: float) -> Page:
         runs = ledger.outcomes()
         rows: list[Row] = []
         for each in failures[:MOST_FAILURES]:
-            tasks = tables.subset_name(runs, runs.subsets[each["row"]])
+            tasks = runs.describe(runs.subsets[each["row"]])
             rows.append([str(each["row"]), str(each["replicate"]), tasks, Text(each["reason"], "red")])
         more = f", the first {MOST_FAILURES}" if len(failures) > MOST_FAILURES else ""
         page += [
             title(f"Rows that failed{more}"),
             table(["row", "replicate", "tasks", "reason"], rows, left=["tasks", "reason"]),
-            Text(f"Tracebacks and output are in {folder / FAILURES}. Try these rows again with --retry."),
+            Text(f"Tracebacks and output are in {folder / FAILURES}. Retry these rows with --retry."),
         ]
     page += _noise(ledger)
     where = shlex.quote(str(folder))
     if ledger.plan.design == "LeaveOneOut()":
-        page += [remark("next: attribution from other runs beside these true changes")]
+        page += [remark("next: compare attribution from other runs with these true changes")]
         page += [command(f"  whence evaluate RUNS --loo {where}")]
     elif ledger.done:
-        page += [remark("next: what they tell, and how many runs an effect of some size takes to be seen")]
+        page += [remark("next: fit a surrogate, and see how many runs it takes to detect an effect of some size")]
         page += [command(f"  whence fit {where}"), command(f"  whence evaluate {where} --effect SIZE")]
     return page
 

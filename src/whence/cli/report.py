@@ -8,8 +8,9 @@ from rich.text import Text
 
 import whence
 from whence.cli import arguments as args
-from whence.cli import tables
-from whence.cli.console import Answer, Page, remark
+from whence.cli.shell import Answer
+from whence.display.layout import Page, remark
+from whence.display.pages import model_page
 from whence.errors import counted
 
 if TYPE_CHECKING:
@@ -24,20 +25,20 @@ def report(
     rule: args.ReportRule = None,
     seed: args.Seed = 0,
 ) -> Answer:
-    """Write one HTML page with every answer, to look at and to send."""
+    """Write one HTML page with every answer, to read and to share."""
     from whence.answers.attribution import refuse_mixtures
     from whence.display.report import check_place, collect, write_page
     from whence.surrogates.choose import Model
 
     check_place(output)
     if rule is not None and rule is not args.RuleName.shift:
-        refuse_mixtures(Model(runs, ()), rule.value)  # before the fit has cost its time
+        refuse_mixtures(Model(runs, ()), rule.value)  # before time is spent on the fit
     model = whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
     found = collect(model, rule=None if rule is None else rule.value, seed=seed)
     write_page(found, output)
     size = output.stat().st_size
     answers = {target["name"]: _sentences(target["answer"]) for target in found["targets"]}
-    page: Page = [*tables.model_page(model), Text("")]
+    page: Page = [*model_page(model), Text("")]
     page += [Text(sentence) for sentence in answers[runs.target_names[0]]]
     if runs.n_targets > 1:
         page.append(remark(f"and {counted(runs.n_targets - 1, 'more target')} in the page."))

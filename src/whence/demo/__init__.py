@@ -2,7 +2,7 @@
 
 Ten groups of images of handwritten digits are the tasks, and "is the digit odd?" is the question. A model is
 trained on every one of the 1023 subsets of the groups. whence is shown 150 of these runs, as many as a user
-might afford, and answers; then each answer is held against the runs that it has not seen.
+might afford, and answers; then each answer is compared with the runs that it has not seen.
 
 `run` is the whole story, and an example of how to use the library.
 """
@@ -27,9 +27,10 @@ from sklearn.linear_model import LogisticRegression
 import whence
 from whence.answers.attribution import AGAINST, HURTS, TOGETHER, Attribution
 from whence.answers.selection import Selection
-from whence.cli.console import Page, Row, Terminal, command, number, remark, span, table, title, word
-from whence.cli.tables import SCORES, effects_page, legend, model_page
 from whence.demo import gradex as demo_gradex
+from whence.display.layout import Page, Row, Terminal, command, remark, table, title, word
+from whence.display.numbers import number, span
+from whence.display.pages import SCORES, effects_page, legend, model_page
 from whence.evaluation import SizeOnly, residual_error
 from whence.outcomes.checks import places
 from whence.progress import track
@@ -83,14 +84,16 @@ def digits_set_function(seed: int = 0, tasks: Iterable[str] = tuple(GROUPS)) -> 
     names = [list(GROUPS)[place] for place in places(list(tasks), list(GROUPS), "group")]
     groups, test = _groups(seed)
     tasks = {name: groups[name] for name in names}
-    accuracy = whence.Refit(LogisticRegression(solver="liblinear"), tasks, test, empty=0.5)  # without images, a coin
+    accuracy = whence.Refit(
+        LogisticRegression(solver="liblinear"), tasks, test, empty=0.5
+    )  # without images, a coin flip
     subsets = whence.Exhaustive(allow_empty=True).draw(len(names))
     values = [accuracy(subset)["accuracy"] for subset in track(list(subsets), "Training a model on every subset")]
     return whence.Outcomes(subsets, values, task_names=names, target_names=["accuracy"], maximize=True)
 
 
 def _groups(seed: int) -> tuple[dict[str, Examples], Examples]:
-    """Deal the images out to the groups and the test set, each to one of them."""
+    """Assign each image to one of the groups or to the test set."""
     images, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(digits))
     images, digits = images[order] / 16, digits[order]
@@ -212,7 +215,7 @@ def run(terminal: Terminal, *, seed: int = 0, output: Path | None = None) -> Fin
 
 
 def seen_and_unseen(truth: whence.Outcomes, seed: int) -> tuple[whence.Outcomes, whence.Outcomes]:
-    """The runs that a user could afford with the one that costs nothing, the empty set; and all others."""
+    """The runs that a user could afford and the empty set, which costs nothing; and all others."""
     place = {subset.tobytes(): at for at, subset in enumerate(truth.subsets)}
     seen = [place[np.zeros(truth.n_tasks).tobytes()]]
     # Few, half and many of the groups: Shapley values are about subsets of every size.
@@ -263,10 +266,10 @@ def _groups_page() -> Page:
 def _runs_page(runs: whence.Outcomes, unseen: whence.Outcomes) -> Page:
     return [
         Text(
-            f"{runs.n_runs + unseen.n_runs - 1} models were trained, one for every subset. Say that you could afford "
-            f"{runs.n_runs - 1} of them, drawn by whence.Bernoulli with a quarter, half and three quarters of the "
-            f"groups. whence sees these, and that no image at all leaves a coin to flip. The other {unseen.n_runs} "
-            "runs are kept to check its answers."
+            f"{runs.n_runs + unseen.n_runs - 1} models were trained, one for every subset. Suppose that you could "
+            f"afford {runs.n_runs - 1} of them, drawn by whence.Bernoulli with a quarter, half and three quarters of "
+            "the groups. whence sees these, and the empty subset, whose accuracy is that of a coin flip. The other "
+            f"{unseen.n_runs} runs are kept to check its answers."
         )
     ]
 
@@ -285,8 +288,8 @@ def _pairs_page(pairs: Attribution) -> Page:
         title("4. What pairs do together: whence.interactions"),
         *effects_page(pairs, pairs.target_names, heading="Shapley interactions", top=N_PAIRS),
         Text(
-            "Two groups work against each other where they are redundant: what one brings, the other has brought. "
-            "They work together where they are complementary, or where a good one repairs what a bad one breaks."
+            "Two groups work against each other where they are redundant: the second adds little to the first. "
+            "They work together where they are complementary, or where a good one makes up for a bad one."
         ),
     ]
 
@@ -299,13 +302,13 @@ def _picks_page(picks: dict[str, Selection], chosen: dict[str, dict[str, Any]]) 
     ]  # fmt: skip
     return [
         title(f"5. The best {SIZE} groups: whence.select"),
-        table(["chosen by", "groups", "predicted", "in truth", "true rank"], rows, left=["groups"]),
-        remark(f"in truth: accuracy when trained on them; the best {SIZE} reach {chosen['whence']['best']:.3f}"),
+        table(["chosen by", "groups", "predicted", "true", "true rank"], rows, left=["groups"]),
+        remark(f"true: accuracy of the model trained on them; the best {SIZE} reach {chosen['whence']['best']:.3f}"),
     ]
 
 
 def _truth_page(judged: dict[str, dict[str, float]], truth: Floats, scores: Attribution, linear: Attribution) -> Page:
-    """Hold the answers against the runs that nobody saw."""
+    """Compare the answers with the runs that whence has not seen."""
     low, high = (end[:, 0] for end in scores.interval())
     inside = (low <= truth) & (truth <= high)
     rows: list[Row] = [[name, number(row["lds"]), number(row["residual_error"])] for name, row in judged.items()]
@@ -320,7 +323,7 @@ def _truth_page(judged: dict[str, dict[str, float]], truth: Floats, scores: Attr
     off = {name: float(np.abs(found - truth).mean()) for name, found in (("whence", mine), ("linear", theirs))}
     ratio = judged["tuned linear"]["residual_error"] / judged["whence"]["residual_error"]
     return [
-        title("6. The truth: all runs that whence has not seen"),
+        title("6. The check: all runs that whence has not seen"),
         table(["predicted by", *columns], rows),
         *legend(columns),
         title("Shapley values, estimated from the measured runs and computed from all of them"),
@@ -330,9 +333,9 @@ def _truth_page(judged: dict[str, dict[str, float]], truth: Floats, scores: Attr
             f"true values lie in their 90% intervals."
         ),
         Text(
-            "What the tuned linear surrogate misses: to it a group is worth the same whatever else is in, so that "
-            f"it sees no pair, errs {ratio:.1f} times as much on unseen runs (in squares), and its values are off "
-            f"by {off['linear']:.3f} on average, where those of whence are by {off['whence']:.3f}."
+            "To the tuned linear surrogate, a group is worth the same whatever else is in the subset. So it sees no "
+            f"pairs, its squared error on unseen runs is {ratio:.1f} times as large, and its values are off by "
+            f"{off['linear']:.3f} on average, those of whence by {off['whence']:.3f}."
         ),
     ]
 

@@ -12,7 +12,8 @@ from rich.text import Text
 
 import whence
 from whence.arrays import Floats
-from whence.cli.console import Page, Row, number, remark, table, title
+from whence.display.layout import Page, Row, remark, table, title
+from whence.display.numbers import number
 
 Examples = tuple[Floats, NDArray[np.bool_]]
 L2 = 1 / 150  # the penalty of the trained models, for a subset of usual size

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
-from whence.surrogates.kernels import Array
-
+Array = NDArray[np.float64]
 DRAWS = 20_000
 # Shares of the total weight that one transfer may move, from coarse to fine.
 TRANSFERS = (0.1, 0.05, 0.02, 0.01)

@@ -1,40 +1,42 @@
-"""How results look in a notebook: the tables of the command line, as compact HTML.
+"""How results look in a notebook: the tables of the terminal, as compact HTML.
 
-Beside the flow. Every result has a ``_repr_html_`` that ends here; numbers, words and colours are those of
-:mod:`whence.cli`, and every name is escaped.
+Every result of the library is a :class:`whence.shown.Shown`, whose ``_repr_html_`` calls `html_of`: one function, with
+a method for each kind of result. Every name is escaped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import singledispatch
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from whence.cli import tables
-from whence.cli.console import Page, Row, both_ends, decimals, number, remark, share, span, table, title
+from whence.answers.attribution import Attribution
+from whence.answers.prediction import Predictions
+from whence.answers.quality import trials
+from whence.answers.selection import Selection
+from whence.answers.suggestion import Suggestions
+from whence.display import pages
+from whence.display.layout import Page, Row, both_ends, remark, table, title
+from whence.display.numbers import decimals, number, share, span
 from whence.errors import counted
-
-if TYPE_CHECKING:
-    from whence.answers.attribution import Attribution
-    from whence.answers.selection import Selection
-    from whence.answers.suggestion import Suggestions
-    from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
-    from whence.outcomes import Outcomes
-    from whence.surrogates.choose import Model
+from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
+from whence.outcomes import Outcomes
+from whence.surrogates.choose import Model
 
 HOW = ".to_frame()"  # to see what a table leaves out
 TOP_PAIRS = 10
 MOST_COLUMNS = 12
-# Of the styles of the command line; on light and dark grounds alike.
+# Of the styles of the terminal; readable on light and on dark backgrounds.
 STYLES = {"green": "color:#0a8a80", "red": "color:#c8502a", "dim": "opacity:0.65", "bold": "font-weight:600"}
 
 
 def page_html(page: Iterable[RenderableType]) -> str:
-    """Return lines and tables of the command line as HTML.
+    """Return lines and tables of the terminal as HTML.
 
     >>> page_html([Text("a < b", style="bold")])
     '<div><div style="font-weight:600">a &lt; b</div></div>'
@@ -70,10 +72,17 @@ def _style(content: Any) -> str:
     return f' style="{style}"' if style else ""
 
 
-# ---- one function for each kind of result ----------------------------------------------------------------
+# ---- one method for each kind of result ------------------------------------------------------------------
 
 
-def outcomes_html(runs: Outcomes) -> str:
+@singledispatch
+def html_of(result: Any) -> str:
+    """Return a result as HTML."""
+    return page_html([Text(str(result))])
+
+
+@html_of.register
+def _(runs: Outcomes) -> str:
     """Return the description of a table of runs, and its first and last rows."""
     names = [*runs.task_names, *runs.target_names]
     shown = list(range(len(names)))
@@ -94,28 +103,28 @@ def outcomes_html(runs: Outcomes) -> str:
     return page_html(page)
 
 
-def model_html(model: Model) -> str:
+@html_of.register
+def _(model: Model) -> str:
     """Return what was chosen, how good it is, and what else was tried."""
-    tried = tables.trials_page(tables.trials(model), model.outcomes.n_targets)
-    return page_html([*tables.model_page(model), *tried])
+    return page_html([*pages.model_page(model), *pages.trials_page(trials(model))])
 
 
-def attribution_html(found: Attribution) -> str:
+@html_of.register
+def _(found: Attribution) -> str:
     """Return what each task does, a table per target or one of their mean."""
-    heading = f"{found.rule.heading} attribution"
-    page = tables.effects_page(found, found.target_names, heading=heading, top=None, how=HOW)
-    return page_html([*page, remark(f"score: {found.rule.words} ({found.how})")])
+    page = pages.attribution_page if found.order == 1 else pages.interactions_page
+    return page_html(page(found, found.target_names, top=None if found.order == 1 else TOP_PAIRS, how=HOW))
 
 
-def interactions_html(found: Attribution) -> str:
-    """Return the strongest pairs."""
-    heading = f"{found.rule.heading} interactions"
-    page = tables.effects_page(found, found.target_names, heading=heading, top=TOP_PAIRS, how=HOW)
-    what = f"score: what the two do beyond the sum of each, {found.rule.others} ({found.how})"
-    return page_html([*page, remark(what)])
+@html_of.register
+def _(found: Predictions) -> str:
+    """Return what is predicted for each subset, a table per target or one of their mean."""
+    page = pages.predictions_page(found.to_frame(), found.runs, found.runs.target_names, column="subset", how=HOW)
+    return page_html(page)
 
 
-def selection_html(found: Selection) -> str:
+@html_of.register
+def _(found: Selection) -> str:
     """Return the chosen subset, what is predicted for it and what to expect."""
     cells: list[Row] = []
     columns = (found.target_names, found.predicted, found.std, found.expected, found.low, found.high)
@@ -134,9 +143,10 @@ def selection_html(found: Selection) -> str:
     return page_html([*page, remark(f"how: {found.how}")])
 
 
-def suggestions_html(found: Suggestions) -> str:
+@html_of.register
+def _(found: Suggestions) -> str:
     """Return the runs to make next, with what is predicted for the first targets."""
-    shown = range(min(len(found.target_names), tables.MOST_TARGETS))
+    shown = range(min(len(found.target_names), pages.MOST_TARGETS))
     columns = ["run", "tasks", *(f"predicted {found.target_names[t]}" for t in shown)]
     rows: list[Row] = []
     for place, (subset, mean, std) in enumerate(zip(found.subsets, found.predicted, found.std, strict=True)):
@@ -153,7 +163,8 @@ def suggestions_html(found: Suggestions) -> str:
     return page_html([heading, table(columns, both_ends(rows, how=HOW), left=["tasks"])])
 
 
-def score_html(found: Score) -> str:
+@html_of.register
+def _(found: Score) -> str:
     """Return the mean score and that of every target."""
     rows: list[Row] = [
         [name, number(value, 3)] for name, value in zip(found.target_names, found.per_target, strict=True)
@@ -161,7 +172,8 @@ def score_html(found: Score) -> str:
     return page_html([Text(repr(found)), table(["target", "score"], both_ends(rows, how=".per_target"))])
 
 
-def ceiling_html(found: Ceiling) -> str:
+@html_of.register
+def _(found: Ceiling) -> str:
     """Return the noise ceiling of every target, or why there is none."""
     rows: list[Row] = [
         [name, number(value, 3), span(low, high, 3)]
@@ -172,7 +184,8 @@ def ceiling_html(found: Ceiling) -> str:
     return page_html([Text(repr(found)), *known])
 
 
-def comparison_html(found: Comparison) -> str:
+@html_of.register
+def _(found: Comparison) -> str:
     """Return the scores of every method, and by how much the first differs."""
     first, *_ = found.methods
     rows: list[Row] = []
@@ -181,11 +194,12 @@ def comparison_html(found: Comparison) -> str:
         gap = "" if method == first else f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
         scores = [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
         rows.append([str(method), *scores, gap])
-    columns = ["method", *tables.SCORES, f"{first} minus it"]
-    return page_html([table(columns, rows), *tables.legend()])
+    columns = ["method", *pages.SCORES, f"{first} minus it"]
+    return page_html([table(columns, rows), *pages.legend()])
 
 
-def curve_html(found: LearningCurve) -> str:
+@html_of.register
+def _(found: LearningCurve) -> str:
     """Return the rank correlation at every size, and whether more runs would help."""
     rows: list[Row] = [
         [str(size), number(mean), span(low, high)]

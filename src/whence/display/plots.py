@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
-from whence.cli.console import direction
+from whence.display.layout import direction
 from whence.errors import InputError, did_you_mean
 from whence.evaluation import LearningCurve
 from whence.outcomes import Outcomes
@@ -44,7 +44,7 @@ def attribution(
     target : str, optional
         Which one; the first if not given.
     top : int, optional
-        Draw so many tasks at either end only.
+        Draw only this many tasks at either end.
     ax : matplotlib axes, optional
         Where to draw.
     """
@@ -66,7 +66,7 @@ def attribution(
 
 
 def interaction_matrix(found: Attribution, target: str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Return the matrix of all pairs, tasks with like partners side by side; dots can be told from zero.
+    """Return the matrix of all pairs, tasks with similar partners side by side; dots mark clear ones.
 
     Parameters are those of `attribution`.
     """
@@ -84,7 +84,7 @@ def interaction_matrix(found: Attribution, target: str | None = None, *, ax: Axe
 def interaction_network(
     found: Attribution, target: str | None = None, *, top: int = MOST_EDGES, ax: Axes | None = None
 ) -> Axes:
-    """Return the strongest pairs that can be told from zero, as lines between tasks on a circle.
+    """Return the strongest pairs whose intervals exclude zero, as lines between tasks on a circle.
 
     Parameters are those of `attribution`; ``top`` limits the number of lines, whose width is the strength.
     """
@@ -100,7 +100,7 @@ def interaction_network(
     ax.set_xlim(-1.6, 1.6)
     ax.set_ylim(-1.6, 1.6)
     if not pairs:
-        ax.text(0, 0, "No pair can be told from zero", ha="center", color=DIM)
+        ax.text(0, 0, "No pair is distinguishable from zero", ha="center", color=DIM)
         return ax
     members = {task for pair in pairs for task in pair}
     nodes = [int(k) for k in found.clustered(t) if int(k) in members]
@@ -186,7 +186,7 @@ def learning_curve(found: LearningCurve, *, ceiling: float | None = None, ax: Ax
 
 
 def heat_map(found: Attribution, *, spread: Array | None = None, ax: Axes | None = None) -> Axes:
-    """Return tasks × targets, coloured by what each task does to each target; dots can be told from zero.
+    """Return tasks × targets, coloured by what each task does to each target; dots mark clear scores.
 
     Parameters
     ----------

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from whence.errors import InputError
 from whence.evaluation.statistics import Floats, out_of, ranks, ratio, varies
 from whence.outcomes import Outcomes
+from whence.shown import Shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Ceiling:
+class Ceiling(Shown):
     """Highest Spearman correlation that training noise leaves room for, with intervals.
 
     Attributes
@@ -54,11 +55,6 @@ class Ceiling:
             return f"Ceiling: unknown. {self.reason}"
         interval = f"{self.mean_low:.4g} to {self.mean_high:.4g}"
         return f"Ceiling: {self.mean:.4g} ({interval}) {out_of(self.per_target)}"
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import ceiling_html
-
-        return ceiling_html(self)
 
 
 def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ceiling:

@@ -13,6 +13,7 @@ from whence.errors import InputError
 from whence.evaluation.splits import repeated_splits
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
+from whence.shown import Shown
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 FEWEST = 4
@@ -21,7 +22,7 @@ HELPFUL, NEGLIGIBLE = 0.03, 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class LearningCurve:
+class LearningCurve(Shown):
     """Rank correlation by number of distinct subsets learned from.
 
     Attributes
@@ -67,11 +68,6 @@ class LearningCurve:
         if gain > NEGLIGIBLE:
             return f"More runs would help a little: about {gain:.2f} in rank correlation for twice as many."
         return "The curve has levelled off: more runs of this kind would add little."
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import curve_html
-
-        return curve_html(self)
 
 
 def learning_curve(

@@ -132,8 +132,9 @@ def _sizes(effect: ArrayLike, n_targets: int) -> Floats:
     size = np.asarray(effect, dtype=np.float64)
     if size.shape not in ((), (n_targets,)) or not (np.isfinite(size) & (size > 0)).all():
         raise InputError(
-            f"The 'effect' of runs_needed must be a number above 0, or one for each of {n_targets} targets. "
-            f"Got {effect!r} instead."
+            f"must be a number above 0, or one for each of {n_targets} targets. Got {effect!r} instead.",
+            parameter="effect",
+            of="runs_needed",
         )
     return np.broadcast_to(size, (n_targets,)).copy()
 

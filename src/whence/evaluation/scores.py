@@ -23,12 +23,13 @@ from whence.evaluation.statistics import (
     varies,
 )
 from whence.outcomes import Outcomes
+from whence.shown import Shown
 
 _ROWS_AND_COLUMNS = "one row per run and one column per target"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Score:
+class Score(Shown):
     """Score of each target, and its mean.
 
     Attributes
@@ -56,11 +57,6 @@ class Score:
 
     def __repr__(self) -> str:
         return f"Score: {self.mean:.4g} {out_of(self.per_target)}"
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import score_html
-
-        return score_html(self)
 
 
 def spearman_per_target(predicted: ArrayLike, measured: ArrayLike) -> Floats:

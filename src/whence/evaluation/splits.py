@@ -22,15 +22,14 @@ from whence.evaluation.scores import (
 )
 from whence.evaluation.statistics import Floats, mean_defined, varies
 from whence.outcomes import Outcomes
+from whence.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.surrogates.additive import AdditiveSurrogate
-
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Comparison(Shown):
     """Scores of several methods on the same splits.
 
     Attributes
@@ -124,11 +123,6 @@ class Comparison:
         half = float(scipy.special.stdtrit(len(gaps) - 1, (1 + level) / 2)) * error
         return mean, mean - half, mean + half
 
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import comparison_html
-
-        return comparison_html(self)
-
 
 def repeated_splits(
     outcomes: Outcomes,
@@ -205,7 +199,19 @@ def repeated_splits(
     )
 
 
-def scored(coef: ArrayLike) -> Callable[[Outcomes], AdditiveSurrogate]:
+@dataclass(frozen=True, eq=False)
+class GivenScores:
+    """Model that adds up given scores of tasks: coef_ (K, T), intercept_ (T,)."""
+
+    coef_: Floats
+    intercept_: Floats
+
+    def predict(self, subsets: ArrayLike) -> Floats:
+        """Sum of the scores of the tasks in each subset, (n, T)."""
+        return np.asarray(np.asarray(subsets, dtype=np.float64) @ self.coef_ + self.intercept_)
+
+
+def scored(coef: ArrayLike) -> Callable[[Outcomes], GivenScores]:
     """Method for `repeated_splits` that predicts with given scores (K, T), at the mean level of the training runs.
 
     Examples
@@ -214,13 +220,10 @@ def scored(coef: ArrayLike) -> Callable[[Outcomes], AdditiveSurrogate]:
     >>> scored([[2.0], [1.0]])(runs).predict([[1, 1]])
     array([[8.]])
     """
-    from whence.surrogates.additive import AdditiveSurrogate
-
     scores = np.asarray(coef, dtype=np.float64)
 
-    def method(train: Outcomes) -> AdditiveSurrogate:
-        level = np.nanmean(train.values - train.subsets @ scores, axis=0)
-        return AdditiveSurrogate.from_coefficients(scores, level)
+    def method(train: Outcomes) -> GivenScores:
+        return GivenScores(scores, np.nanmean(train.values - train.subsets @ scores, axis=0))
 
     return method
 
@@ -243,13 +246,16 @@ def _train_size(n_subsets: int, n_splits: int, train_fraction: float, train_size
         raise InputError(f"The 'n_splits' of repeated_splits must be at least 1. Got {n_splits!r} instead.")
     if train_size is None and not 0 < train_fraction < 1:
         raise InputError(
-            f"The 'train_fraction' of repeated_splits must lie between 0 and 1. Got {train_fraction!r} instead."
+            f"must lie between 0 and 1. Got {train_fraction!r} instead.",
+            parameter="train_fraction",
+            of="repeated_splits",
         )
     wanted = round(train_fraction * n_subsets) if train_size is None else train_size
     if not 1 <= wanted <= n_subsets - 2:
         raise InputError(
             "A split needs at least one distinct subset to learn from and two to judge by. "
-            f"Got {wanted} to learn from, of {n_subsets} in the table; change 'train_fraction' or "
-            "'train_size', or measure more subsets."
+            f"Got {wanted} to learn from, of {n_subsets} in the table; change {{train_fraction}}, or "
+            "measure more subsets.",
+            train_fraction=None,
         )
     return wanted

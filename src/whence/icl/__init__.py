@@ -11,6 +11,7 @@ The flow, and where each step lives::
     estimate.py    AnchoredPrompts: one forward and backward pass per query, then a look-up per prompt
     order.py       a surrogate of (subset, order), and the best order
     choice.py      demonstrations for a query; the chosen prompt beside what it has to beat
+    recommend.py   all of it in one call: the prompt to use, and the evidence for it
 
 Both outcome functions work with `whence.measure` and, through it, with everything else: fit, attribute, select, report.
 """
@@ -20,6 +21,7 @@ from whence.icl.estimate import AnchoredPrompts
 from whence.icl.language import LanguageModel
 from whence.icl.order import OrderSurrogate, best_order
 from whence.icl.prompts import Example, Prompts, Template, read_examples
+from whence.icl.recommend import Recommendation, recommend
 from whence.icl.truth import Prompted
 
 __all__ = [
@@ -30,11 +32,13 @@ __all__ = [
     "OrderSurrogate",
     "Prompted",
     "Prompts",
+    "Recommendation",
     "Template",
     "best_order",
     "explain",
     "judge",
     "nearest",
     "read_examples",
+    "recommend",
     "sentence_vectors",
 ]

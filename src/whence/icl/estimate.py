@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import InputError, counted, did_you_mean
+from whence.errors import InputError, counted
 from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
 from whence.icl.prompts import Prompts
@@ -98,9 +98,11 @@ class AnchoredPrompts(PromptOutcomes):
     ) -> None:
         super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
         if outputs not in ("margin", "logits"):
-            raise InputError(f"There are no outputs {outputs!r}. {did_you_mean(str(outputs), ('margin', 'logits'))}")
+            raise InputError(
+                f"must be 'margin' or 'logits'. Got {outputs!r} instead.", parameter="outputs", of="AnchoredPrompts"
+            )
         if outputs == "margin" and "accuracy" in self.metrics and len(prompts.label_tokens) > 2:
-            raise InputError("The accuracy of more than two labels takes all logits: give outputs='logits'.")
+            raise InputError("The accuracy of more than two labels needs all logits: give {outputs}.", outputs="logits")
         self.kind, self.seed = outputs, seed
         self.anchors = self._anchors(anchors)
         self.tokens, self.has = align(prompts.demo_tokens, slot_tokens)
@@ -109,11 +111,15 @@ class AnchoredPrompts(PromptOutcomes):
     def _anchors(self, given: Anchors) -> int | str | list[NDArray[np.intp]]:
         if isinstance(given, str):
             if given != MEAN:
-                raise InputError(f"The 'anchors' must be a number, 'mean', or prompts. Got {given!r} instead.")
+                raise InputError(
+                    f"must be a number, 'mean', or prompts. Got {given!r} instead.",
+                    parameter="anchors",
+                    of="AnchoredPrompts",
+                )
             return given
         if isinstance(given, int):
             if given < 1:
-                raise InputError(f"There must be at least one anchor. Got {given}.")
+                raise InputError(f"must be at least 1. Got {given} instead.", parameter="anchors", of="AnchoredPrompts")
             return given
         rows = [self._checked(row) for row in given]
         if not rows or len({len(row) for row in rows}) > 1 or not len(rows[0]):
@@ -147,7 +153,7 @@ class AnchoredPrompts(PromptOutcomes):
         return self._outputs(sequences)
 
     def table(self, shots: int) -> Table:
-        """What prompts of so many demonstrations are summed from; computed when first asked for."""
+        """What prompts of this many demonstrations are summed from; computed when first asked for."""
         if shots not in self._tables:
             self._tables[shots] = self._linearized(shots)
         return self._tables[shots]

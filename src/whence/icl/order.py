@@ -1,7 +1,7 @@
 """Order: a surrogate of prompts in which it matters where a demonstration stands, and the best order by any model.
 
 A prompt is an ordered list of demonstrations. The kernel is that of a feature map: a demonstration k in slot j is
-e_k ⊗ ψ(j), a prompt is the sum over its slots, and κ(i, j) = ψ(i)·ψ(j) says how far two slots are alike. With κ = 1 the
+e_k ⊗ ψ(j), a prompt is the sum over its slots, and κ(i, j) = ψ(i)·ψ(j) says how similar two slots are. With κ = 1 the
 features are the subset, and the surrogate is blind to order; with κ = identity a demonstration in another slot is
 another demonstration. Demonstrations of one group, such as a label, may share a part of what they do, so that "the last
 label counts most" can be learned from few prompts. Linear and RBF kernels on these features, κ, the shared part and the
@@ -26,7 +26,7 @@ from whence.surrogates.posterior import Posterior
 from whence.surrogates.sum_kernels import Polynomial
 from whence.surrogates.tuning import grid_search, tuning_sample
 
-SHARES = (0.0, 0.3, 3.0)  # weight of what the demonstrations of a group do alike
+SHARES = (0.0, 0.3, 3.0)  # weight of what the demonstrations of a group have in common
 RATES = (0.1, 0.3, 1.0)  # of the RBF kernel, over the median squared distance
 ALPHAS = tuple(10.0 ** np.arange(-3, 1.5, 0.5))
 TUNING_RUNS = 300
@@ -34,7 +34,7 @@ MOST_ORDERS = 5040
 
 
 def slot_kernels(n_slots: int) -> dict[str, Array]:
-    """Ways in which slots can be alike, (n, n) each, by name; the first is blind to order.
+    """Similarities of slots, (n, n) each, by name; the first ignores order.
 
     Examples
     --------
@@ -70,7 +70,7 @@ class OrderSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
     slots_ : str
         Which of `slot_kernels` was chosen.
     share_ : float
-        Weight of what the demonstrations of a group do alike.
+        Weight of what the demonstrations of a group have in common.
     alpha_ : float
 
     Examples
@@ -143,8 +143,8 @@ class OrderSurrogate(RegressorMixin, BaseEstimator):  # type: ignore[misc]
         if not share:
             return np.asarray(own.reshape(len(rows), -1))
         _, group = np.unique(np.asarray(self.groups), return_inverse=True)
-        alike = np.sqrt(share) * own @ np.eye(group.max() + 1)[group]
-        return np.concatenate([own.reshape(len(rows), -1), alike.reshape(len(rows), -1)], axis=1)
+        common = np.sqrt(share) * own @ np.eye(group.max() + 1)[group]
+        return np.concatenate([own.reshape(len(rows), -1), common.reshape(len(rows), -1)], axis=1)
 
 
 def _kernel(F: Array, rate: float) -> Kernel:

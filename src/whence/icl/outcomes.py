@@ -89,7 +89,7 @@ class PromptOutcomes(ABC):
             if metric not in METRICS:
                 raise InputError(f"There is no metric {metric!r}. {did_you_mean(metric, METRICS)}")
         if order not in ("listed", "random"):
-            raise InputError(f"The 'order' must be 'listed' or 'random'. Got {order!r} instead.")
+            raise InputError(f"must be 'listed' or 'random'. Got {order!r} instead.", parameter="order")
         self.per_query, self.order = per_query, order
         self.task_names = prompts.names
         columns = [f"[{query}]" for query in range(len(prompts.queries))] if per_query else [""]

@@ -177,7 +177,7 @@ class Prompts:
             raise InputError("There must be at least one query. Got none.")
         labels = list(self.words)
         if odd := sorted({example.label for example in queries} - set(labels)):
-            raise InputError(f"The queries have labels that nothing is known of: {some_of(odd)}. Known: {labels}.")
+            raise InputError(f"The queries have unknown labels: {some_of(odd)}. Known: {labels}.")
         return replace(
             self,
             queries=tuple(queries),

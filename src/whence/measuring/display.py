@@ -1,4 +1,4 @@
-"""What someone sees of a run while it is measured: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a run while it is measured: a bar on a terminal, plain lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from whence.errors import counted
 from whence.outcomes.ledger import Ledger, Result
 
-FIRST_LINE = 10.0  # seconds; later lines come ever more rarely, a twentieth of the time so far apart
+FIRST_LINE = 10.0  # seconds; later lines are further apart, by a twentieth of the time so far
 MOST_VALUES = 3
 
 
@@ -26,7 +26,7 @@ class Display:
     by : str
         Who measures, in words.
     progress : bool or None
-        None for a bar where stderr is a terminal; True to say how it begins too, and to print plain lines elsewhere;
+        None for a bar where stderr is a terminal; True also to announce the start, and to print plain lines elsewhere;
         False for nothing at all.
     """
 
@@ -54,7 +54,7 @@ class Display:
 
     def __enter__(self) -> Display:
         if self._talks:
-            before = f" ({self._before} of {self._total} are there)" if self._before else ""
+            before = f" ({self._before} of {self._total} are already measured)" if self._before else ""
             print(f"Measuring {counted(self._n_rows, 'row')}{before}{self._by}.", file=sys.stderr, flush=True)
         if self._bar:
             self._bar.start()
@@ -105,7 +105,7 @@ def latest(settled: Sequence[Result]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Length of time in words of at most two units.
+    """Length of time, in at most two units.
 
     Examples
     --------
@@ -122,7 +122,7 @@ def duration(seconds: float) -> str:
 
 
 def summary(ledger: Ledger, seconds: float) -> str:
-    """What a run has come to, in one line."""
+    """One line on how much of a run is measured, and how long it took."""
     total = ledger.status.size
     parts = [f"{ledger.done} of {counted(total, 'row')} measured"]
     if ledger.failed:

@@ -216,8 +216,7 @@ def _in_words(folder: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        told = str(error)
-        raise InputError(told if told.startswith(f"{folder}") else f"{folder}: {told}") from error
+        raise (error if str(error).startswith(f"{folder}") else error.at(folder)) from error
     except OSError as error:
         raise InputError(
             f"{folder}: cannot be written ({why(error)}). Every finished row that is in it is kept: put this right and "

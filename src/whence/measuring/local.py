@@ -44,7 +44,9 @@ class LocalEngine(Pool):
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:
         super().__init__(workers)
         if os.name != "posix":
-            raise InputError("The engine 'local' needs Linux or macOS. Measure with engine='inline' or engine='ray'.")
+            raise InputError(
+                "The engine 'local' needs Linux or macOS. Measure with {engine}, or with Ray.", engine="inline"
+            )
         self._packed = pack(outcome_fn, task_names)
         self._environment = os.environ | environment(workers.threads)
 
@@ -72,7 +74,8 @@ def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
     except Exception as error:
         raise InputError(
             f"The outcome function cannot be sent to another process ({brief(error)}). Make what it needs within it, "
-            "or measure with engine='inline', in this process."
+            "or measure with {engine}, in this process.",
+            engine="inline",
         ) from error
 
 

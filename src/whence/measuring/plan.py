@@ -30,8 +30,9 @@ def make_plan(
     if callable(getattr(design, "draw", None)):
         if names is None:
             raise InputError(
-                f"The tasks must be known to draw subsets of them: name them with tasks=, or give their number. The "
-                f"outcome function has no 'task_names', and {design} is a design for any tasks."
+                f"The tasks must be known to draw subsets of them: name them with {{tasks}}, or give their number. The "
+                f"outcome function has no 'task_names', and {design} is a design for any tasks.",
+                tasks=None,
             )
         # The repr of an object that has none of its own is another one in every process.
         kind: Any = type(design)
@@ -57,7 +58,7 @@ def whole(value: Any, parameter: str, least: int) -> int:
     """Integer of at least ``least``, or an error that names the parameter of measure."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(
-            f"The '{parameter}' parameter of measure must be an integer of at least {least}. Got {value!r} instead."
+            f"must be an integer of at least {least}. Got {value!r} instead.", parameter=parameter, of="measure"
         )
     return int(value)
 

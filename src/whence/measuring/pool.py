@@ -179,7 +179,8 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
                 elif isinstance(message, Broken):
                     raise InputError(
                         f"The outcome function cannot be loaded in another process ({message.reason}). Define it in a "
-                        "file that can be imported, or measure with engine='inline', in this process."
+                        "file that can be imported, or measure with {engine}, in this process.",
+                        engine="inline",
                     )
                 elif isinstance(message, Lost) and not slot.ready:
                     early_deaths += 1

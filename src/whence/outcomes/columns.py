@@ -58,8 +58,8 @@ def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str] = ()) -
     role = _roles(wanted, Wanted(outcomes=list(declared or names), tasks=inputs, ignore=list(names)))
     if wanted.outcomes is None and not declared:
         raise InputError(
-            "the outcome columns must be named, with outcomes=[...] (or --outcome NAME "
-            f"on the command line). The columns are: {some_of(names, limit=20)}."
+            f"the outcome columns must be named, with {{outcomes}}. The columns are: {some_of(names, limit=20)}.",
+            outcomes=["NAME"],
         )
     outcomes, tasks = wanted.outcomes, wanted.tasks
     if outcomes is None:
@@ -74,7 +74,8 @@ def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str] = ()) -
         if name not in role and not declared:
             raise InputError(
                 f"column {place[name] + 1} has no name or is called '{name}': it looks like a row index "
-                f"saved by pandas. Leave it out with ignore=['{name}'] (or --ignore '{name}')."
+                "saved by pandas. Leave it out with {ignore}.",
+                ignore=[name],
             )
     used = [*tasks, *outcomes]
     return Chosen([place[name] for name in used], used, len(tasks))
@@ -99,9 +100,12 @@ def _roles(wanted: Wanted, could_be: Wanted) -> dict[str, str]:
     for parameter, asked, columns in zip(wanted._fields, wanted, could_be, strict=True):
         known = dict.fromkeys(columns or ())
         for name in asked or ():
+            spelled: dict[str, Any] = {role.get(name, parameter): None, parameter: None}
             if name not in known:
-                raise InputError(f"column '{name}' of '{parameter}' does not exist. {did_you_mean(name, known)}")
+                hint = did_you_mean(name, known)
+                raise InputError(f"column '{name}' of {{{parameter}}} does not exist. {hint}", **spelled)
             if name in role:
-                raise InputError(f"column '{name}' is in '{role[name]}' and again in '{parameter}'; name it once.")
+                again = f"column '{name}' is in {{{role[name]}}} and again in {{{parameter}}}; name it once."
+                raise InputError(again, **spelled)
             role[name] = parameter
     return role

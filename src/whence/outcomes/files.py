@@ -16,7 +16,7 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -90,7 +90,7 @@ def read_outcomes(
         ignore=listed(ignore),
     )
     try:
-        kind = "run" if path.is_dir() else _kind(path)
+        kind = "run" if path.is_dir() else kind_of(path)
         read = {"run": _read_run, "npz": _read_npz, "parquet": _read_parquet}.get(kind, _read_text)
         if not path.exists():
             raise InputError("there is no such file.")
@@ -101,7 +101,7 @@ def read_outcomes(
             found["maximize"] = up
         return Outcomes(**found)
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
+        raise error.at(path) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
@@ -124,7 +124,7 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
     """
     path = Path(path)
-    kind = _kind(path)
+    kind = kind_of(path)
     with whole_file(path) as file:
         if kind == "npz":
             _write_npz(runs, file)
@@ -134,7 +134,8 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
             _write_text(runs, file, kind)
 
 
-def _kind(path: Path) -> str:
+def kind_of(path: Path) -> str:
+    """Format of a file, by its ending."""
     kinds = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
     for kind in kinds:
         if path.name.lower().endswith(f".{kind}"):
@@ -155,28 +156,40 @@ def _delimiter(kind: str) -> str:
     return "\t" if kind.startswith("tsv") else ","
 
 
-def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
-    rows: list[Floats] = []
-    lines: list[int] = []
-    line = 1
+@contextmanager
+def text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
+    """Names of the columns, and the cells of the rows below them, each row with the line it starts on."""
+    line, kind = 1, kind_of(path)
+    opener: Any = gzip.open if kind.endswith(".gz") else open
+
+    def checked() -> Iterator[tuple[int, list[str]]]:
+        nonlocal line
+        for line, cells in numbered:
+            if len(cells) != len(header):
+                raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
+            yield line, cells
+
     try:
-        kind = _kind(path)
-        opener: Any = gzip.open if kind.endswith(".gz") else open
         # The byte-order mark that spreadsheets write is not a part of the first name.
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
             numbered = _numbered(csv.reader(file, delimiter=_delimiter(kind), strict=True))
-            header = next((cells for _, cells in numbered if any(map(str.strip, cells))), None)
-            if header is None:
+            header = next((cells for _, cells in numbered if any(map(str.strip, cells))), [])
+            if not header:
                 raise InputError("the file is empty; its first line must name the columns.")
-            chosen = choose([_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], wanted)
-            pick = itemgetter(*chosen.places)
-            for line, cells in numbered:
-                if len(cells) != len(header):
-                    raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
-                rows.append(_parse(pick(cells), chosen.names, line))
-                lines.append(line)
+            yield [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], checked()
     except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
+
+
+def _read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
+    rows: list[Floats] = []
+    lines: list[int] = []
+    with text_rows(path) as (names, numbered):
+        chosen = choose(names, wanted)
+        pick = itemgetter(*chosen.places)
+        for line, cells in numbered:
+            rows.append(parse(pick(cells), chosen.names, line))
+            lines.append(line)
     table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
     found = chosen.arguments(table, {}, None)
     check_weights(found["subsets"], found["task_names"], lines)
@@ -193,7 +206,8 @@ def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
         line = reader.line_num + 1
 
 
-def _parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
+def parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
+    """Numbers in cells of a row, or an error that says where there is none."""
     try:
         if "_" not in "".join(cells):  # float() would take 1_000
             return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
@@ -211,7 +225,8 @@ def _number(cell: str, name: str, line: int) -> float:
             return float(word)
     raise InputError(
         f"line {line}, column '{name}': '{cell[:40]}' is not a number. "
-        f"If the column is neither a task nor an outcome, leave it out with ignore=['{name}']."
+        "If the column is neither a task nor an outcome, leave it out with {ignore}.",
+        ignore=[name],
     )
 
 
@@ -333,22 +348,32 @@ def _pyarrow() -> Any:
     return pyarrow
 
 
-def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
+def parquet_table(path: Path) -> tuple[Any, list[str]]:
+    """Table of a Parquet file, and the names of its columns."""
     pa = _pyarrow()
     try:
         with pa.parquet.ParquetFile(path) as file:
             table = file.read(use_threads=False)
+        return table, [name.strip() for name in table.column_names]
+    except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
+
+
+def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
+    table, names = parquet_table(path)
+    try:
         note = json.loads((table.schema.metadata or {}).get(b"whence", b"{}"))
         if note:
             _check_parquet(table, note)
         targets = [str(name) for name in note.get("target_names", ())]
         up = dict(zip(targets, map(bool, note.get("maximize", ())), strict=True))
         provenance = dict(note["provenance"]) if note else None
-        names = [name.strip() for name in table.column_names]
-    except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        if note and names != [*note["task_names"], *targets]:
+            raise ValueError("its columns are not those that whence wrote")
+    except Exception as error:  # somebody else has changed what whence wrote
         raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
     chosen = choose(names, wanted, targets)
-    columns = [_floats(pa, table.column(place), names[place]) for place in chosen.places]
+    columns = [_floats(_pyarrow(), table.column(place), names[place]) for place in chosen.places]
     return chosen.arguments(np.column_stack(columns), up, provenance)
 
 
@@ -358,7 +383,8 @@ def _floats(pa: Any, column: Any, name: str) -> Floats:
     if not any(test(column.type) for test in tests):
         raise InputError(
             f"column '{name}' holds {column.type} and not numbers. "
-            f"If it is neither a task nor an outcome, leave it out with ignore=['{name}']."
+            "If it is neither a task nor an outcome, leave it out with {ignore}.",
+            ignore=[name],
         )
     return np.asarray(column.cast("double", safe=False).to_numpy(), dtype=np.float64)
 

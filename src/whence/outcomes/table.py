@@ -29,6 +29,7 @@ from whence.outcomes.checks import (
     listed,
     places,
 )
+from whence.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ def distinct_rows(rows: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Outcomes:
+class Outcomes(Shown):
     """Table of runs: which tasks each one had, and what was measured.
 
     Arrays are copied and read-only. Repeated subsets are replicates and stay; NaN in ``values`` means not
@@ -146,11 +147,6 @@ class Outcomes:
             f"{some_of(targets, limit=3)}; {counted(distinct, 'distinct subset')}"
         )
 
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import outcomes_html
-
-        return outcomes_html(self)
-
     def rows(self, index: ArrayLike) -> Outcomes:
         """Table with some of the runs, by position (repeats are fine) or by a mask.
 
@@ -228,6 +224,26 @@ class Outcomes:
         ['math', 'law']
         """
         return [self.task_names[place] for place in np.flatnonzero(self.subset(subset))]
+
+    def describe(self, subset: ArrayLike) -> str:
+        """Subset in words: its tasks, those it lacks where these are few, or the main weights of a mixture.
+
+        Examples
+        --------
+        >>> runs = Outcomes([[1, 0, 1, 1]], [0.9], task_names=["code", "math", "law", "news"])
+        >>> runs.describe([1, 0, 1, 0]), runs.describe([1, 0, 1, 1])
+        ('code, law', 'all but math')
+        """
+        row = self.subset(subset)
+        inside = self.names_of(row)
+        if not self.is_binary:
+            weights = sorted(zip(inside, row[row > 0], strict=True), key=lambda item: -item[1])
+            return some_of((f"{name} {weight:.3g}" for name, weight in weights), 4)
+        outside = [name for name in self.task_names if name not in inside]
+        if not outside:
+            return "all tasks"
+        few = len(outside) * 3 <= len(inside)
+        return f"all but {', '.join(outside)}" if few else ", ".join(inside) or "(no task)"
 
     def distinct(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """Distinct subsets in order of first appearance, with the mean and number of their replicates.

@@ -6,7 +6,6 @@ training runs only. Beside true runs, ``fit`` takes estimates of many more subse
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import SizeOnly, noise_ceiling
 from whence.outcomes import Outcomes
 from whence.progress import track
+from whence.shown import Shown
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.averaged import AveragedSurrogate, average_of
 from whence.surrogates.combined import CombinedSurrogate
@@ -98,7 +98,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Model:
+class Model(Shown):
     """A fitted surrogate together with the table it was fitted to: what predictions and attributions are made from."""
 
     outcomes: Outcomes
@@ -226,12 +226,6 @@ class Model:
                 predicted[at], std[at] = part.chosen.predicted, part.chosen.std * part.chosen.factor
         return predicted, std
 
-    def report(self, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
-        """Write one self-contained HTML page with every answer; see `whence.display.report.write_report`."""
-        from whence.display.report import write_report
-
-        write_report(self, path, rule=rule, seed=seed)
-
     def quality(self) -> dict[str, float]:
         """Return cross-validated scores (means over targets) of the chosen surrogate and of what it has to beat."""
 
@@ -261,11 +255,6 @@ class Model:
     def __str__(self) -> str:
         trust_lines = [trust_in_estimates(self)] if self.rungs else []
         return "\n".join([repr(self.outcomes), *self._choices(), *trust_lines, self._quality_in_words()])
-
-    def _repr_html_(self) -> str:
-        from whence.display.notebook import model_html
-
-        return model_html(self)
 
     def _choices(self) -> list[str]:
         lines = []

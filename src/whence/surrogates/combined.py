@@ -129,7 +129,7 @@ class CombinedSurrogate(PosteriorSurrogate):
             return self._tune_own(family, shared, X, Z[:, [t]], counts)
 
         if len(S) < THREADED_RUNS:
-            own = [tune(t) for t in moving]
+            own = [tune(int(t)) for t in moving]
         else:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 own = list(pool.map(tune, moving))

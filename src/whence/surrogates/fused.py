@@ -127,7 +127,7 @@ class FusedSurrogate(Surrogate):
         """
         noise = self.residual_._by_target(lambda posterior: posterior.alpha * posterior.scale**2, ())
         usual = sum(slope**2 * rung.typical for slope, rung in zip(self.slopes_.mean, self.rungs, strict=True))
-        return np.minimum(0.5 * noise, usual)
+        return np.asarray(np.minimum(0.5 * noise, usual))
 
     def _level_std(self, rest: Array, spread: Array) -> Array:
         """How far off estimates are that were shifted and scaled to the runs (T,), as 90% intervals need it.

@@ -81,7 +81,7 @@ class RankFusedSurrogate(Surrogate):
 
         def rest(S: Array) -> Array:
             apart = np.asarray(self.predict(S)).reshape(len(S), -1) - self.plain_.predict(S)
-            return apart if plain is None else apart + plain(S)
+            return np.asarray(apart if plain is None else apart + plain(S))
 
         return rest
 

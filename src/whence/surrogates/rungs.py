@@ -195,7 +195,7 @@ def _like(model: Model) -> Array:
     first, second = rng.integers(len(rows), size=(2, TYPICAL_SUBSETS))
     if not model.outcomes.is_binary:
         return np.asarray((rows[first] + rows[second]) / 2)
-    return np.where(rng.random((TYPICAL_SUBSETS, rows.shape[1])) < 0.5, rows[first], rows[second])
+    return np.asarray(np.where(rng.random((TYPICAL_SUBSETS, rows.shape[1])) < 0.5, rows[first], rows[second]))
 
 
 def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ...]:

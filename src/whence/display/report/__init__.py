@@ -4,10 +4,10 @@
     answer.py      the answer in two sentences       page.py       template + styles + scripts + document → one file
     packing.py     arrays as text                    assets/       the page itself, in plain JavaScript
 
-``Model.report(path)`` and ``whence report`` end here.
+``whence.report(model, path)`` and the verb ``whence report`` end here.
 """
 
 from whence.display.report.findings import collect
-from whence.display.report.page import check_place, write_page, write_report
+from whence.display.report.page import check_place, report, write_page
 
-__all__ = ["check_place", "collect", "write_page", "write_report"]
+__all__ = ["check_place", "collect", "report", "write_page"]

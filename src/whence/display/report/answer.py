@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, Attribution
-from whence.cli.console import direction, number, span
+from whence.display.layout import direction
+from whence.display.numbers import number, span
 from whence.display.report.facts import Facts
 from whence.errors import counted, some_of
 from whence.evaluation.curve import NEGLIGIBLE

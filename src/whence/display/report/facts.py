@@ -14,7 +14,7 @@ import numpy as np
 
 import whence
 from whence.answers.selection import Selection
-from whence.cli.console import decimals
+from whence.display.numbers import decimals
 from whence.errors import InputError
 from whence.evaluation import LearningCurve
 from whence.evaluation.ceiling import Ceiling

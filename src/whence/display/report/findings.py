@@ -17,9 +17,10 @@ from sklearn.base import clone
 import whence
 from whence.answers.attribution import UNCLEAR, Attribution
 from whence.answers.interactions import MOST_TASKS
-from whence.cli.console import UNCLEAR as UNCLEAR_WORD
-from whence.cli.console import decimals, direction
-from whence.cli.tables import SCORES
+from whence.display.layout import UNCLEAR as UNCLEAR_WORD
+from whence.display.layout import direction
+from whence.display.numbers import decimals
+from whence.display.pages import SCORES
 from whence.display.report.answer import answer, next_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import Facts, facts_of

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from whence.cli.console import plain
+from whence.display.numbers import plain
 
 Packed = dict[str, Any]
 TYPES = {"f64": "<f8", "f32": "<f4", "u32": "<u4", "u8": "u1"}

@@ -40,7 +40,7 @@ SCRIPTS = (
 )
 
 
-def write_report(model: Model, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
+def report(model: Model, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
     """Write one self-contained HTML file with every answer of a model.
 
     Parameters
@@ -60,7 +60,7 @@ def write_report(model: Model, path: str | os.PathLike[str], *, rule: str | None
     >>> S = whence.Exhaustive().draw(3)
     >>> model = whence.fit(whence.Outcomes(S, S[:, 0] - S[:, 1], task_names=["a", "b", "c"], target_names=["loss"]))
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_report(model, f"{folder}/report.html")
+    ...     report(model, f"{folder}/report.html")
     ...     "What 3 tasks do to loss" in Path(f"{folder}/report.html").read_text(encoding="utf-8")
     True
     """

@@ -1,7 +1,7 @@
-"""Pages of the command line: each function turns one result of the library into lines and tables.
+"""Pages of results: each function turns one result of the library into lines and tables.
 
-Between the answers and the terminal: :mod:`whence.cli` asks the library and hands what came back to one of
-these; :mod:`whence.cli.console` says how numbers and words look.
+For the terminal and for notebooks; :mod:`whence.display.numbers` and :mod:`whence.display.layout` say how numbers
+and tables look.
 """
 
 from __future__ import annotations
@@ -12,23 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from whence.cli.console import (
-    MISSING,
-    UNCLEAR,
-    Page,
-    Row,
-    both_ends,
-    decimals,
-    direction,
-    number,
-    remark,
-    share,
-    span,
-    table,
-    title,
-    word,
-)
-from whence.errors import counted, some_of
+from whence.display.layout import UNCLEAR, Page, Row, both_ends, direction, remark, table, title, word
+from whence.display.numbers import MISSING, decimals, number, share, span
+from whence.errors import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,11 +24,10 @@ if TYPE_CHECKING:
     from whence.evaluation import Ceiling, Comparison
     from whence.outcomes import Outcomes
     from whence.surrogates.choose import Model
-    from whence.surrogates.kernels import Array
 
 MOST_TARGETS = 5  # with more, tables show the mean over targets
 HOW = "--json or --top"  # to see what a table leaves out
-NO_PAIRS = "None: the surrogate that predicts these runs best adds up what each task does alone."
+NO_PAIRS = "None: this surrogate adds up what each task does alone, and cannot see pairs."
 SCORES = {
     "rank corr.": "Spearman correlation of predicted and measured outcomes (LDS)",
     "residual": "squared error over the variance of the outcome",
@@ -55,55 +40,26 @@ def model_page(model: Model) -> Page:
     return [Text(sentence) for sentence in str(model).splitlines()]
 
 
-def trials(model: Model) -> list[dict[str, Any]]:
-    """Return the surrogates that were tried: mean scores over targets, and for how many of them it was chosen."""
-    import numpy as np
-
-    found = []
-    for name in dict.fromkeys(trial.name for part in model.parts for trial in part.trials):
-        own = [trial for part in model.parts for trial in part.trials if trial.name == name]
-        row: dict[str, Any] = {"name": name}
-        for score in ("lds", "residual_error", "coverage"):
-            values = np.concatenate([getattr(trial, score) for trial in own])
-            values = values[np.isfinite(values)]
-            row[score] = float(values.mean()) if len(values) else math.nan
-        row["seconds"] = sum(trial.seconds for trial in own)
-        row["chosen_for"] = sum(len(part.targets) for part in model.parts if part.name == name)
-        found.append(row)
-    return found
-
-
-def trials_page(rows: Sequence[Mapping[str, Any]], n_targets: int) -> Page:
-    """Return what came of `trials`."""
-    if not rows:
+def trials_page(frame: pd.DataFrame) -> Page:
+    """Return a table of what `whence.answers.quality.trials` found."""
+    if frame.empty:
         return []
     cells: list[Row] = []
-    for row in rows:
-        chosen = "chosen" if row["chosen_for"] else ""
-        if 0 < row["chosen_for"] < n_targets:
-            chosen = f"chosen for {row['chosen_for']} of {n_targets}"
-        cells.append([row["name"], *_scores(row), number(row["seconds"], 1), Text(chosen, style="green")])
-    columns = ["tried", *SCORES, "seconds", ""]
-    return [title("Held-out runs, in cross-validation"), table(columns, cells, left=[""]), *legend()]
+    for row in frame.to_dict("records"):
+        weight = share(row["weight"]) if row["weight"] >= 0.005 else ""
+        cells.append([row["name"], *_scores(row), number(row["seconds"], 1), Text(weight, style="green")])
+    columns = ["tried", *SCORES, "seconds", "weight"]
+    return [title("Held-out runs, in cross-validation"), table(columns, cells), *legend()]
 
 
-def target_scores(model: Model) -> list[dict[str, Any]]:
-    """Return how well each target is predicted in cross-validation, by the surrogate chosen for it."""
-    found = {}
-    for part in model.parts:
-        for place, t in enumerate(part.targets):
-            row: dict[str, Any] = {"target": model.target_names[t], "surrogate": part.name}
-            for score in ("lds", "residual_error", "coverage"):
-                row[score] = float(getattr(part.chosen, score)[place]) if part.chosen else math.nan
-            found[t] = row
-    return [found[t] for t in sorted(found)]
+def target_scores_page(frame: pd.DataFrame) -> Page:
+    """Return a table of what `whence.answers.quality.target_scores` found, the best predicted target first.
 
-
-def target_scores_page(rows: Sequence[Mapping[str, Any]]) -> Page:
-    """Return what came of `target_scores`, where there is more than one target, the best predicted first."""
-    if len(rows) < 2:
+    Empty for a single target.
+    """
+    if len(frame) < 2:
         return []
-    ordered = sorted(rows, key=lambda row: -row["lds"] if math.isfinite(row["lds"]) else math.inf)
+    ordered = frame.sort_values("lds", ascending=False, kind="stable", na_position="last").to_dict("records")
     cells: list[Row] = [[row["target"], *_scores(row), row["surrogate"]] for row in ordered]
     columns = ["target", *SCORES, "surrogate"]
     return [title("Each target"), table(columns, both_ends(cells, how="--json"), left=["surrogate"])]
@@ -116,6 +72,18 @@ def _scores(row: Mapping[Any, Any]) -> list[str]:
 def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
     """Return what columns of scores mean."""
     return [remark(f"{name}: {SCORES[name]}") for name in columns]
+
+
+def attribution_page(found: Attribution, targets: Sequence[str], *, top: int | None, how: str = HOW) -> Page:
+    """Return what each task does; ``how`` says how to see what a long table leaves out."""
+    page = effects_page(found, targets, heading=f"{found.rule.heading} attribution", top=top, how=how)
+    return [*page, remark(f"score: {found.rule.words} ({found.how})")]
+
+
+def interactions_page(found: Attribution, targets: Sequence[str], *, top: int | None, how: str = HOW) -> Page:
+    """Return what the strongest pairs do."""
+    page = effects_page(found, targets, heading=f"{found.rule.heading} interactions", top=top, how=how)
+    return [*page, remark(f"score: what the two do beyond the sum of each, {found.rule.others} ({found.how})")]
 
 
 def effects_page(found: Attribution, targets: Sequence[str], *, heading: str, top: int | None, how: str = HOW) -> Page:
@@ -190,38 +158,12 @@ def _mean_page(found: Attribution, targets: Sequence[str], *, heading: str, top:
     ]
 
 
-def predictions(model: Model, subsets: Array, mean: Array, std: Array) -> pd.DataFrame:
-    """Return what is predicted for each subset and target, a row each, and what was measured where it was."""
-    import pandas as pd
-    from scipy.special import ndtri
-
-    runs = model.outcomes
-    width = ndtri(0.95) * std
-    seen, means, _ = runs.distinct()
-    measured = {row.tobytes(): values for row, values in zip(seen, means, strict=True)}
-    rows = []
-    for at, subset in enumerate(subsets):
-        inside = {name: weight for name, weight in zip(runs.task_names, subset, strict=True) if weight}
-        known = measured.get(subset.tobytes())
-        for t, target in enumerate(runs.target_names):
-            row = {
-                "name": subset_name(runs, subset),
-                "subset": list(inside) if runs.is_binary else inside,
-                "target": target,
-                "predicted": mean[at, t],
-                "std": std[at, t],
-                "low": mean[at, t] - width[at, t],
-                "high": mean[at, t] + width[at, t],
-                "measured": math.nan if known is None else known[t],
-            }
-            rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str], *, column: str) -> Page:
+def predictions_page(
+    frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str], *, column: str, how: str = "--json"
+) -> Page:
     """Return a table per target of what is predicted; of many targets, one table of their mean.
 
-    The frame is that of `predictions`, with or without what was measured.
+    The frame is that of `whence.predictions`, with or without what was measured.
     """
     if len(targets) > MOST_TARGETS:
         mean = frame[frame["target"].isin(targets)].groupby("name", sort=False)["predicted"].mean()
@@ -229,8 +171,8 @@ def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str]
         rows: list[Row] = [[str(name), number(value, places)] for name, value in mean.items()]
         return [
             title(f"Mean prediction over {len(targets)} targets"),
-            table([column, "predicted"], both_ends(rows, how="--json")),
-            remark("Name a target with --target to see its predictions and intervals."),
+            table([column, "predicted"], both_ends(rows, how=how)),
+            remark(f"For those of one target and their intervals, use {'--target' if how == '--json' else how}."),
         ]
     page: Page = []
     for target in targets:
@@ -245,22 +187,9 @@ def predictions_page(frame: pd.DataFrame, runs: Outcomes, targets: Sequence[str]
             columns.append("measured")
             rows = [[*row, number(value, places)] for row, value in zip(rows, own["measured"], strict=True)]
         up = runs.maximize[runs.target_names.index(target)]
-        cells = both_ends(rows, how="--json")
+        cells = both_ends(rows, how=how)
         page += [title(f"Predicted {target} ({direction(up)})"), table(columns, cells)]
     return page
-
-
-def subset_name(runs: Outcomes, subset: Array) -> str:
-    """Return a subset in words: its tasks, those it lacks if these are few, or the main weights of a mixture."""
-    inside = runs.names_of(subset)
-    if not runs.is_binary:
-        weights = sorted(zip(inside, subset[subset > 0], strict=True), key=lambda item: -item[1])
-        return some_of((f"{name} {weight:.3g}" for name, weight in weights), 4)
-    outside = [name for name in runs.task_names if name not in inside]
-    if not outside:
-        return "all tasks"
-    short = len(outside) * 3 <= len(inside)
-    return f"all but {', '.join(outside)}" if short else ", ".join(inside) or "(no task)"
 
 
 def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Page:
@@ -289,33 +218,8 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
     return [*page, remark(f"how: {found.how}")]
 
 
-def comparison_document(found: Comparison, ceiling: Ceiling) -> dict[str, Any]:
-    """Return scores, paired differences of the first method from the others, and the noise ceiling."""
-    first, *others = found.methods
-    scores = found.to_frame().reset_index().to_dict("records")
-    gaps = {
-        metric: {other: dict(zip(("mean", "low", "high"), found.difference(first, other, metric=metric), strict=True))
-                 for other in others}
-        for metric in ("lds", "residual_error")
-    }  # fmt: skip
-    return {
-        "scores": scores,
-        "differences": {"of": first, "level": 0.95, **gaps},
-        "noise_ceiling": {
-            "mean": ceiling.mean,
-            "low": ceiling.mean_low,
-            "high": ceiling.mean_high,
-            "reason": ceiling.reason,
-        },
-        "splits": found.lds.shape[1],
-        "subsets_to_learn_from": found.n_train,
-        "subsets_to_judge_by": found.n_test,
-        "targets_undefined_per_split": found.n_undefined,
-    }
-
-
 def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page:
-    """Return what came of `comparison_document` as a table."""
+    """Return the scores of every method, and how far the first is ahead of each."""
     first, *_ = found.methods
     cells: list[Row] = []
     for method, row in found.to_frame().iterrows():

@@ -1,0 +1,147 @@
+"""What surrounds every verb: its answer, printed as tables or as JSON, and what the user can fix, in one line.
+
+Notes and errors go to stderr. Messages of the library know which parameters they speak of; here these are spelled as
+the flags of the verb that is running.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+import typer
+from rich.text import Text
+from typer.core import TyperCommand
+
+from whence.display.layout import Page, Terminal
+from whence.display.numbers import to_json
+from whence.errors import DataWarning, InputError, Message, safe_text
+
+if TYPE_CHECKING:
+    from whence.outcomes import Outcomes
+
+HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
+EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray": "ray", "pyarrow": "parquet"}
+LOWER = {"err", "error", "loss", "perplexity", "regret"}
+
+
+class Answer(NamedTuple):
+    """What a verb found: a document for programs and a page for people."""
+
+    document: Mapping[str, Any]
+    page: Page
+
+    def print(self, *, as_json: bool) -> None:
+        """Print the document or the page."""
+        if as_json:
+            print(to_json(self.document), flush=True)
+        else:
+            Terminal().show(self.page)
+
+
+def warn(text: str, **named: Any) -> None:
+    """Warn of something in the data; it is printed as a note."""
+    warnings.warn(DataWarning(text, **named), stacklevel=2)
+
+
+def hint_at_directions(runs: Outcomes) -> None:
+    """Warn of targets that are minimised although their names suggest that higher is better."""
+    for name, up in zip(runs.target_names, runs.maximize, strict=True):
+        words = set(re.split(r"[^a-z0-9]+", name.lower()))
+        if not up and words & HIGHER and not words & LOWER:
+            warn(f"Lower {name} is taken to be better; if higher is, add {{maximize}}.", maximize=name)
+
+
+# ---- notes and errors ------------------------------------------------------------------------------------
+
+
+class Verb(TyperCommand):
+    """Command that prints what the user can fix in one line; to be given to ``app.command(cls=Verb)``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        flags = {str(option.name): list(option.opts) for option in self.params}
+        with errors_in_one_line(flags):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def errors_in_one_line(flags: Mapping[str, Sequence[str]]) -> Iterator[None]:
+    """Print what the user can fix in one line and exit with 2; defects of the library keep their traceback.
+
+    A `DataWarning` becomes a note. Ctrl-C exits with 130, and a closed pipe with 0.
+    """
+    seen: set[str] = set()
+    default = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not isinstance(message, DataWarning):
+            default(message, category, *where, **more)
+        elif (line := in_flags(message, flags)) not in seen:
+            seen.add(line)
+            print_line("note", line)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataWarning)
+        warnings.showwarning = show
+        try:
+            yield
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            _exit(error, flags)
+
+
+def _exit(error: Exception, flags: Mapping[str, Sequence[str]]) -> NoReturn:
+    """Exit with one sentence if the error is about what the user gave, else raise it again."""
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        print_line("error", f"{where}{error.strerror or error}.")
+    elif isinstance(error, InputError):
+        print_line("error", in_flags(error, flags))
+    elif type(error).__module__.startswith("sklearn."):
+        print_line("error", str(error))
+    elif isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+        print_line("error", f'This needs {error.name}: pip install "whence[{EXTRAS[error.name]}]".')
+    elif isinstance(error, MemoryError):
+        said = safe_text(str(error), 200)
+        print_line("error", f"There is not enough memory for this ({said}): give fewer runs or targets.")
+    else:
+        raise error
+    raise typer.Exit(2) from None
+
+
+def print_line(kind: str, sentence: str) -> None:
+    """Print a note or an error as one line on stderr."""
+    style = {"note": "yellow", "stopped": "yellow", "error": "bold red"}[kind]
+    Terminal(stderr=True).print(Text.assemble((f"{kind}: ", style), " ".join(sentence.split())))
+
+
+def in_flags(message: Message, flags: Mapping[str, Sequence[str]]) -> str:
+    """Return a message of the library with its parameters as flags of the command line.
+
+    >>> in_flags(InputError("Leave it out with {ignore}.", ignore=["note"]), {"ignore": ["--ignore"]})
+    'Leave it out with --ignore note.'
+    """
+
+    def spell(name: str, value: object) -> str:
+        # Where Python takes a list of outcomes, the option --outcome is repeated.
+        found = flags.get(name) or flags.get(name.removesuffix("s"))
+        if not found:
+            return f"'{name}'" if value is None else f"{name}={value!r}"
+        flag = next((each for each in found if each.startswith("--")), found[0])
+        if value is None or value is True:
+            return flag
+        values = value if isinstance(value, list | tuple) else [value]
+        return f"{flag} {shlex.quote(','.join(map(str, values)))}"
+
+    return message.spelled(spell)

@@ -1,0 +1,216 @@
+"""Verbs that ask a table of runs: each is a function from runs and its options to an `Answer`."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+import whence
+from whence.cli import arguments as args
+from whence.cli.shell import Answer
+from whence.display import pages
+from whence.display.layout import Page, direction, title
+from whence.errors import InputError, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from whence.outcomes import Outcomes
+    from whence.surrogates.choose import Model
+
+# ---- what several verbs share ----------------------------------------------------------------------------
+
+
+def _about(model: "Model") -> dict[str, Any]:
+    """What every document says of the runs and of the model."""
+    from whence.surrogates.trust import typical_slopes
+
+    chosen = {model.target_names[t]: part.name for part in model.parts for t in part.targets}
+    trust = {"slopes": typical_slopes(model)} if model.rungs else {}
+    return {
+        "runs": model.outcomes.n_runs,
+        "tasks": model.task_names,
+        "targets": {name: direction(up) for name, up in zip(model.target_names, model.maximize, strict=True)},
+        "surrogates": {name: chosen[name] for name in model.target_names},
+        "quality": model.quality(),
+        **trust,
+    }
+
+
+def _answer(model: "Model", document: dict[str, Any], page: Page) -> Answer:
+    return Answer(_about(model) | document, pages.model_page(model) + page)
+
+
+def _fit(runs: "Outcomes", estimates: args.Estimates, seed: int) -> "Model":
+    return whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
+
+
+def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
+    """Targets asked for, or all."""
+    wanted = args.names_of(given)
+    return runs.targets(wanted).target_names if wanted else runs.target_names
+
+
+def _refuse_mixtures(runs: "Outcomes", rule: str) -> None:
+    """Refuse rules that mixtures have no answer to, before time is spent on the fit."""
+    from whence.answers.attribution import refuse_mixtures
+    from whence.surrogates.choose import Model
+
+    refuse_mixtures(Model(runs, ()), rule)
+
+
+def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, Any]]:
+    """Rows of some targets, for a document."""
+    return frame[frame["target"].isin(targets)].drop(columns="name", errors="ignore").to_dict("records")
+
+
+# ---- verbs -----------------------------------------------------------------------------------------------
+
+
+def fit(runs: "Outcomes", *, estimates: args.Estimates = None, seed: args.Seed = 0) -> Answer:
+    """Fit a surrogate, and show how good it is."""
+    from whence.answers.quality import target_scores, trials
+
+    model = _fit(runs, estimates, seed)
+    tried, per_target = trials(model), target_scores(model)
+    page = pages.trials_page(tried) + pages.target_scores_page(per_target)
+    document = {"trials": tried.to_dict("records"), "per_target": per_target.to_dict("records")}
+    return _answer(model, document, page)
+
+
+def attribute(
+    runs: "Outcomes",
+    *,
+    estimates: args.Estimates = None,
+    rule: args.Rule = args.RuleName.shapley,
+    keep_prob: args.KeepProb = None,
+    target: args.Target = None,
+    top: args.Top = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Show what each task does: helps, hurts, or unclear."""
+    targets = _targets(runs, target)
+    if rule is not args.RuleName.shift:
+        _refuse_mixtures(runs, rule.value)
+    model = _fit(runs, estimates, seed)
+    found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
+    document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
+    return _answer(model, document, pages.attribution_page(found, targets, top=top))
+
+
+def interactions(
+    runs: "Outcomes",
+    *,
+    estimates: args.Estimates = None,
+    rule: args.PairRule = args.PairRuleName.shapley,
+    target: args.Target = None,
+    top: args.TopPairs = 10,
+    seed: args.Seed = 0,
+) -> Answer:
+    """List pairs that work together, or against each other."""
+    targets = _targets(runs, target)
+    _refuse_mixtures(runs, f"{rule.value} interactions")
+    model = _fit(runs, estimates, seed)
+    found = whence.interactions(model, rule.value, seed=seed)
+    document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
+    return _answer(model, document, pages.interactions_page(found, targets, top=top))
+
+
+def predict(
+    runs: "Outcomes",
+    *,
+    estimates: args.Estimates = None,
+    subset: args.Subset = None,
+    subsets: args.Subsets = None,
+    target: args.Target = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Predict the outcome of any subset, with 90% intervals."""
+    import numpy as np
+
+    from whence.outcomes.cells import read_subsets
+
+    rows = [args.subset_of(text, runs) for text in subset or ()]
+    rows += [] if subsets is None else list(read_subsets(subsets, runs.task_names).to_numpy())
+    if not rows:
+        raise InputError("There is nothing to predict. Give --subset a,c (repeatable) or --subsets FILE.")
+    targets = _targets(runs, target)
+    model = _fit(runs, estimates, seed)
+    frame = whence.predictions(model, np.array(rows)).to_frame()
+    page = pages.predictions_page(frame, runs, targets, column="subset")
+    return _answer(model, {"predictions": _records(frame, targets)}, page)
+
+
+def select(
+    runs: "Outcomes",
+    *,
+    estimates: args.Estimates = None,
+    size: args.Size = None,
+    max_size: args.MaxSize = None,
+    include: args.Include = None,
+    exclude: args.Exclude = None,
+    cost: args.Cost = None,
+    budget: args.Budget = None,
+    risk: args.Risk = 0.0,
+    by: args.By = args.SelectBy.prediction,
+    extrapolate: args.Extrapolate = False,
+    target: args.Goal = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Find the best subset of tasks under constraints."""
+    costs = args.numbers_of(cost)
+    runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
+    _targets(runs, [target] if target else None)
+    model = _fit(runs, estimates, seed)
+    found = whence.select(
+        model,
+        size=size,
+        max_size=max_size,
+        costs=costs or None,
+        budget=budget,
+        include=args.names_of(include),
+        exclude=args.names_of(exclude),
+        target=target,
+        risk=risk,
+        by=by.value,
+        extrapolate=extrapolate,
+        seed=seed,
+    )
+    frame = whence.predictions(model, found.subset[None]).to_frame()
+    frame = frame.assign(expected=found.expected, low=found.low, high=found.high)
+    document = {
+        "selected": frame["subset"].iloc[0],
+        "objective": found.objective,
+        "value": found.value,
+        "best_run": found.best_run,
+        "how": found.how,
+        "predictions": _records(frame.drop(columns="subset"), runs.target_names),
+    }
+    return _answer(model, document, pages.selection_page(found, frame, runs))
+
+
+def suggest(
+    runs: "Outcomes",
+    *,
+    estimates: args.Estimates = None,
+    n: args.Count = 10,
+    by: args.Aim = args.SuggestBy.variance,
+    target: args.Goal = None,
+    output: args.Output = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """List the next subsets worth measuring."""
+    import numpy as np
+
+    targets = _targets(runs, [target] if target else None)
+    model = _fit(runs, estimates, seed)
+    found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
+    frame = whence.predictions(model, found.subsets).to_frame().drop(columns="measured")
+    why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
+    page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
+    page += pages.predictions_page(frame, runs, targets, column="run")
+    if output is not None:
+        empty = np.full((n, runs.n_targets), np.nan)
+        whence.Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
+        page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
+    return _answer(model, {"by": found.by, "suggestions": _records(frame, targets)}, page)

@@ -1,0 +1,93 @@
+"""Predictions and tables of quality: the numbers of the model, with the runs they can be compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+import whence
+from whence.answers.quality import target_scores, trials
+
+TASKS = ["code", "math", "law", "news"]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    rng = np.random.default_rng(0)
+    some = np.array([row for row in whence.Exhaustive().draw(4) if 0 < row.sum() < 4])
+    S = np.concatenate([some, some[:3]])
+    Y = np.column_stack([S[:, 0] - S[:, 1], S[:, 2] * S[:, 3]]) + 0.05 * rng.normal(size=(len(S), 2))
+    return whence.Outcomes(S, Y, TASKS, ["loss", "acc"], ["acc"])
+
+
+@pytest.fixture(scope="module")
+def model(runs):
+    return whence.fit(runs)
+
+
+def test_predictions_are_those_of_the_model_beside_the_mean_of_measured_runs(runs, model):
+    subsets = np.vstack([runs.subsets[0], np.ones(4)])
+    found = whence.predictions(model, subsets)
+    mean, std = model.predict(subsets, return_std=True)
+    np.testing.assert_array_equal(found.predicted, mean)
+    np.testing.assert_array_equal(found.std, std)
+    same = (runs.subsets == subsets[0]).all(1)
+    assert same.sum() == 2
+    np.testing.assert_allclose(found.measured[0], runs.values[same].mean(0))
+    assert np.isnan(found.measured[1]).all()
+
+
+@pytest.mark.parametrize("level", [0.5, 0.9])
+def test_intervals_hold_their_share_of_a_normal_distribution(model, level):
+    found = whence.predictions(model, [["code"], ["math", "law"]])
+    low, high = found.interval(level)
+    share = norm.cdf(high, found.predicted, found.std) - norm.cdf(low, found.predicted, found.std)
+    np.testing.assert_allclose(share, level)
+    np.testing.assert_allclose((low + high) / 2, found.predicted)
+
+
+def test_the_frame_has_a_row_per_subset_and_target_with_the_subset_in_words(model):
+    found = whence.predictions(model, [["code"], ["code", "math", "law", "news"], []])
+    frame = found.to_frame()
+    assert frame["target"].tolist() == ["loss", "acc"] * 3
+    assert frame["name"].tolist()[::2] == ["code", "all tasks", "(no task)"]
+    assert frame["subset"].tolist()[::2] == [["code"], TASKS, []]
+    np.testing.assert_array_equal(frame["predicted"], found.predicted.ravel())
+    assert "(no task)" in found._repr_html_()
+
+
+def test_mixtures_are_described_by_their_weights():
+    S = np.random.default_rng(1).dirichlet(np.ones(3), 12)
+    runs = whence.Outcomes(S, S[:, 0], ["a", "b", "c"])
+    frame = whence.predictions(
+        whence.fit(runs, surrogate=whence.AdditiveSurrogate()), {"a": 0.25, "c": 0.75}
+    ).to_frame()
+    assert frame["name"].tolist() == ["c 0.75, a 0.25"]
+    assert frame["subset"].tolist() == [{"a": 0.25, "c": 0.75}]
+
+
+def test_scores_of_targets_are_those_of_the_surrogate_chosen_for_each(runs):
+    """Targets measured in different runs are different parts of a model, in an order of their own."""
+    values = runs.values.copy()
+    values[0, 0] = np.nan
+    with pytest.warns(whence.DataWarning, match="not measured in every run"):
+        model = whence.fit(whence.Outcomes(runs.subsets, values, TASKS, ["loss", "acc"]))
+    assert len(model.parts) == 2
+    frame = target_scores(model)
+    assert frame["target"].tolist() == ["loss", "acc"]
+    for part in model.parts:
+        (t,) = part.targets
+        assert frame.loc[t, "surrogate"] == part.name
+        assert frame.loc[t, "lds"] == pytest.approx(part.chosen.lds[0])
+        assert frame.loc[t, "coverage"] == pytest.approx(part.chosen.coverage[0])
+
+
+def test_every_trial_is_listed_and_the_chosen_ones_add_up_to_the_targets(runs, model):
+    frame = trials(model)
+    assert {"size only", "additive", "kernel"} <= set(frame["name"])
+    assert frame["chosen_for"].sum() == runs.n_targets
+    for _, row in frame.iterrows():
+        own = np.concatenate([trial.lds for part in model.parts for trial in part.trials if trial.name == row["name"]])
+        assert row["lds"] == pytest.approx(np.nanmean(own))
+    assert trials(whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)).empty
