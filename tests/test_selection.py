@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import oracles
-import whence.answers.selection as selection_module
+import whence.answers.search as search_module
 import whence.designs.mixtures as mixtures
 from conformance import ANY, FOREST, outcomes_of, subsets, table
 from whence.answers.selection import select
@@ -125,13 +125,13 @@ def test_the_best_of_all_subsets_is_that_of_brute_force(question):
 @given(questions())
 def test_greedy_search_never_breaks_a_constraint(question):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+        patch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
         check_against_brute_force(question, exact=False)
 
 
 def test_greedy_search_mostly_finds_the_best_of_all(monkeypatch):
     """At least 27 of 30: eight tasks, four shapes of constraints. (30 of 30 when this was written.)"""
-    monkeypatch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+    monkeypatch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
     shapes = [
         {"size": 4},
         {"max_size": 3},
@@ -155,7 +155,7 @@ def test_every_surrogate_is_searched_exactly(name):
 
 
 def test_the_greedy_search_says_so_and_is_seeded(monkeypatch):
-    monkeypatch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+    monkeypatch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
     model = model_of(8)
     first, again = select(model, size=4, target="x", seed=5), select(model, size=4, target="x", seed=5)
     assert first.how.startswith("greedy with swaps, best of 8 starts (7.0e+01 allowed subsets are too many to try)")
@@ -195,7 +195,7 @@ def test_the_integer_program_is_brute_force(question, penalty):
     best = oracles.best_subset(goodness, K, **constraints)
     assume(best is not None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+        patch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
         found = select(model, **named(constraints), target=objective["target"])
     assert found.how == "exact: the best sum of additive effects"
     assert oracles.allowed(members(found.subset), **constraints)
@@ -214,7 +214,7 @@ def test_the_integer_program_of_two_hundred_tasks_is_sorting():
 
 @pytest.mark.parametrize("target", ["outcome_0", "outcome_1", None])
 def test_the_integer_program_reads_targets_of_different_runs(monkeypatch, target):
-    monkeypatch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+    monkeypatch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
     runs = table(30, 6)
     values = runs.values.copy()
     values[:5, 0] = np.nan

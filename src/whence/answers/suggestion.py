@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import ndtr
 
-from whence.answers.selection import objective_columns
+from whence.answers.search import objective_columns
 from whence.designs import Exhaustive
 from whence.designs.mixtures import mixtures_like
 from whence.errors import InputError

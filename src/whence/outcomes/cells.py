@@ -17,7 +17,8 @@ import numpy as np
 
 from whence.errors import InputError, some_of
 from whence.outcomes.checks import Floats, check_weights
-from whence.outcomes.files import kind_of, parquet_table, parse, read_outcomes, text_rows
+from whence.outcomes.files import parquet_table, read_outcomes
+from whence.outcomes.text import kind_of, parse, text_rows
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -26,8 +26,8 @@ from whence.surrogates.warp import RankScale
 
 CHOICE_RUNS = 2000
 FEWEST_TO_CHECK = 6
-# Up to so many subsets each is held out by itself, and up to so many in this many folds.
-SINGLY, SMALL, SMALL_FOLDS = 12, 60, 10
+# Up to so many subsets each is held out by itself, up to so many in this many folds, and more in this many.
+SINGLY, SMALL, SMALL_FOLDS, FOLDS = 12, 60, 10, 5
 # From so many held-out runs on, their quantile says more of how wide intervals must be than their mean square.
 MANY_RUNS = 50
 PRIOR_RUNS = 8
@@ -66,17 +66,17 @@ class Trial:
     std: Array  # (n, T)
 
 
-def held_runs(table: Outcomes, n_folds: int, seed: int, *, fewest: int = FEWEST_TO_CHECK) -> Held | None:
+def held_runs(table: Outcomes, n_folds: int | str, seed: int, *, fewest: int = FEWEST_TO_CHECK) -> Held | None:
     """Return the runs to hold out, at most `CHOICE_RUNS` subsets; None with fewer subsets than ``fewest``."""
     subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
     n_distinct = int(subset_id.max(initial=-1)) + 1
     if n_distinct < max(fewest, 2):
         return None
-    if n_distinct <= SMALL:
-        n_folds = n_distinct if n_distinct <= SINGLY else max(n_folds, SMALL_FOLDS)
+    if isinstance(n_folds, str):
+        n_folds = n_distinct if n_distinct <= SINGLY else SMALL_FOLDS if n_distinct <= SMALL else FOLDS
     order = np.random.default_rng(seed).permutation(n_distinct)[:CHOICE_RUNS]
     fold_of_subset = np.full(n_distinct, -1)
-    fold_of_subset[order] = np.arange(len(order)) % n_folds
+    fold_of_subset[order] = np.arange(len(order)) % min(n_folds, len(order))
     folds = fold_of_subset[subset_id]
     rows = np.flatnonzero(folds >= 0)
     return Held(table.rows(rows), folds[rows], rows)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,9 +50,14 @@ FEWEST_RUNS = 3
 
 
 def fit(
-    outcomes: Outcomes, *, estimates: Any = None, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0
+    outcomes: Outcomes,
+    *,
+    estimates: Any = None,
+    surrogate: Any = None,
+    n_folds: int | Literal["auto"] | None = "auto",
+    seed: int = 0,
 ) -> Model:
-    """Return a :class:`Model` of the outcomes: the surrogate that predicts held-out runs best.
+    """Return a :class:`Model` of the outcomes: surrogates averaged by how well each predicts held-out runs.
 
     Parameters
     ----------
@@ -62,10 +67,12 @@ def fit(
         Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
         truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
         function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
-    surrogate : scikit-learn regressor, optional
-        Use this one instead of choosing; it is still cross-validated.
-    n_folds : int
-        Folds of the cross-validation, split by distinct subset; None fits the given surrogate without it.
+    surrogate : str or scikit-learn regressor, optional
+        Use this one instead of averaging: "additive", "kernel", "kernel on ranks", or a regressor of your own. It is
+        still cross-validated.
+    n_folds : int, "auto" or None
+        Folds of the cross-validation, split by distinct subset. "auto": each of up to 12 subsets by itself, up to 60 in
+        10 folds, more in 5. None fits the given surrogate without it.
     seed : int
         Of the folds.
 
@@ -85,9 +92,9 @@ def fit(
     [2.0, -2.0]
     """
     if n_folds is None and surrogate is None and estimates is None:
-        raise InputError("Without cross-validation (n_folds=None) there is nothing to choose by. Give a surrogate.")
-    if n_folds is not None and n_folds < 2:
-        raise InputError(f"The 'n_folds' parameter of fit must be at least 2, or None. Got {n_folds} instead.")
+        raise InputError("Without cross-validation (n_folds=None) there is nothing to weigh surrogates by. Give one.")
+    if n_folds not in ("auto", None) and not (isinstance(n_folds, int) and n_folds >= 2):
+        raise InputError(f"must be at least 2, 'auto' or None. Got {n_folds!r} instead.", parameter="n_folds", of="fit")
     if surrogate is not None and estimates is not None:
         raise InputError("With estimates, the surrogate is the fused one: give 'estimates' or 'surrogate', not both.")
     measured = ~np.isnan(outcomes.values)
@@ -101,7 +108,7 @@ def fit(
             warnings.warn(sentence, DataWarning, stacklevel=2)
     else:
         rungs = learn_rungs(estimates, outcomes, seed=seed)
-    candidates = dict(CANDIDATES) if surrogate is None else {type(surrogate).__name__: surrogate}
+    candidates = _candidates(surrogate)
     patterns, which = np.unique(measured.T, axis=0, return_inverse=True)
     parts = []
     for index in track(range(len(patterns)), "Fitting targets"):
@@ -112,12 +119,27 @@ def fit(
     return Model(outcomes, tuple(parts), rungs)
 
 
+def _candidates(surrogate: Any) -> dict[str, Any]:
+    """What to average, by name: all candidates, or the one that was asked for."""
+    if surrogate is None:
+        return dict(CANDIDATES)
+    if not isinstance(surrogate, str):
+        return {type(surrogate).__name__: surrogate}
+    if surrogate not in CANDIDATES:
+        raise InputError(
+            f"must be a regressor or one of {', '.join(map(repr, CANDIDATES))}. Got {surrogate!r} instead.",
+            parameter="surrogate",
+            of="fit",
+        )
+    return {surrogate: CANDIDATES[surrogate]}
+
+
 def _fit_part(
     table: Outcomes,
     targets: NDArray[np.intp],
     candidates: Mapping[str, Any],
     fusion: Mapping[str, Any],
-    n_folds: int | None,
+    n_folds: int | str | None,
     seed: int,
 ) -> Part:
     """Fit the candidates to complete runs and average them by how they cross-validate."""

@@ -60,6 +60,8 @@ def trust_in_estimates(model: Model) -> str:
     slopes = typical_slopes(model)
     each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
     said = [f"where they move by 1, predictions move by {', '.join(each)}"]
+    if not any(slopes.values()):
+        said = ["none, as true runs alone predict held-out runs better"]
     scores = model.quality()
     words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
     known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))

@@ -1,4 +1,4 @@
-"""`whence.fit`: what it chooses, what it says about itself, and that what it says is true of new runs."""
+"""`whence.fit`: what it averages, what it says about itself, and that what it says is true of new runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from conformance import FOREST, KERNELS, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
 from whence.evaluation import coverage, lds
 from whence.outcomes import Outcomes
-from whence.surrogates import choose, crossvalidation
+from whence.surrogates import crossvalidation
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fit import CANDIDATES, fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.model import Model
@@ -27,10 +26,10 @@ from whence.surrogates.model import Model
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.2)  # nothing to tune: fast
 
 
-# ---- the choice ------------------------------------------------------------------------------------------
+# ---- the average -----------------------------------------------------------------------------------------
 
 
-def test_on_an_additive_table_the_choice_predicts_as_well_as_ridge():
+def test_on_an_additive_table_the_average_predicts_as_well_as_ridge():
     scores = []
     for seed in range(4):
         S = subsets(160, 12, seed=seed)
@@ -43,33 +42,91 @@ def test_on_an_additive_table_the_choice_predicts_as_well_as_ridge():
     assert chosen > ridge - 0.03
 
 
-def test_a_table_of_interactions_gets_a_kernel():
-    runs = table(60, 6, T=1)
-    model = fit(runs)
-    assert model.parts[0].name in ("kernel", "kernel on ranks")
-    assert isinstance(model.parts[0].surrogate, CombinedSurrogate)
+def test_on_a_table_of_interactions_kernels_have_the_weight():
+    model = fit(table(60, 6, T=1))
+    weights = model.parts[0].weights
+    assert weights.get("kernel", 0) + weights.get("kernel on ranks", 0) > 0.9
     assert model.quality()["lds"] > model.quality()["lds_tuned_linear"] + 0.02
 
 
-@pytest.mark.parametrize("name", CANDIDATES)
-def test_the_least_error_with_its_handicap_is_chosen(monkeypatch, name):
-    runs = table(60, 6, T=2)
+def weights_by_hand(trials, runs):
+    """Held-out squared errors in normal scores to the power −n²/(4(n + 20)), half own and half shared by targets."""
+    n, normal = len(runs.values), norm.ppf((np.arange(len(runs.values)) + 0.5) / len(runs.values))
+    logs = np.empty((len(trials), runs.n_targets))
+    for c, trial in enumerate(trials):
+        for t, y in enumerate(runs.values.T):
+            ordered = np.sort(y)
+            missed = np.interp(trial.predicted[:, t], ordered, normal) - np.interp(y, ordered, normal)
+            logs[c, t] = np.log(np.mean(missed**2) + 1e-6)
+    power = np.exp(-(n**2) / (4 * (n + 20)) * (logs / 2 + logs.mean(1, keepdims=True) / 2))
+    return power / power.sum(0)
+
+
+def test_weights_are_powers_of_held_out_errors():
+    runs = table(30, 6, T=2, noise=0.5)
     part = fit(runs).parts[0]
-    errors = {
-        trial.name: trial.score_error.mean() + choose.HANDICAP.get(trial.name, 0)
-        for trial in part.trials
-        if trial.name in CANDIDATES
-    }
-    assert part.name == min(errors, key=errors.get)
-    monkeypatch.setattr(choose, "HANDICAP", {other: 10.0 for other in CANDIDATES if other != name})
-    assert fit(runs).parts[0].name == name
+    trials = [next(trial for trial in part.trials if trial.name == name) for name in CANDIDATES]
+    expected = dict(zip(CANDIDATES, weights_by_hand(trials, runs), strict=True))
+    assert part.name == "average"
+    assert set(part.weights) == set(CANDIDATES)
+    for name, weight in part.weights.items():
+        np.testing.assert_allclose(weight, expected[name], rtol=1e-9)
 
 
-def test_the_chosen_surrogate_is_fitted_on_all_runs():
-    runs = table(40, 5)
+def test_the_average_is_that_of_its_members_fitted_to_all_runs():
+    runs = table(30, 6, T=2, noise=0.5)
     model = fit(runs)
-    expected = clone(CANDIDATES[model.parts[0].name]).fit(runs.subsets, runs.values)
+    rows, part = subsets(20, 6, seed=3), model.parts[0]
+    means, stds = [], []
+    for name in part.weights:
+        mean, std = clone(CANDIDATES[name]).fit(runs.subsets, runs.values).predict(rows, return_std=True)
+        means.append(mean), stds.append(std)
+    weights = np.array(list(part.weights.values()))[:, None, :]
+    expected = (weights * means).sum(0)
+    variance = (weights * (np.square(stds) + np.square(means))).sum(0) - expected**2
+    mean, std = model.predict(rows, return_std=True)
+    np.testing.assert_allclose(mean, expected, atol=1e-9)
+    np.testing.assert_allclose(std, np.sqrt(variance) * part.chosen.factor, rtol=1e-6)
+
+
+def test_effects_of_the_average_are_those_of_its_predictions():
+    model = fit(table(30, 6, T=2, noise=0.5))
+    values = oracles.table_of(model.predict, 6)
+    np.testing.assert_allclose(whence.attribute(model).scores, oracles.shapley(values), atol=1e-9)
+
+
+def test_pairs_are_as_uncertain_as_those_who_see_them_say():
+    """A surrogate that adds up tasks knows nothing of pairs, however much weight it has."""
+    S = subsets(25, 6)
+    rng = np.random.default_rng(0)
+    model = fit(Outcomes(S, S @ rng.normal(size=6) + 0.3 * rng.normal(size=25)))
+    part, found = model.parts[0], whence.interactions(model, "banzhaf")
+    assert part.weights["additive"][0] > 0.2
+    kernels = [
+        clone(CANDIDATES[name]).fit(S, model.outcomes.values[:, 0]) for name in part.weights if name != "additive"
+    ]
+    least = min(whence.interactions(kernel, "banzhaf").std[0, 1, 0] for kernel in kernels)
+    assert found.std[0, 1, 0] > 0.8 * least * part.chosen.factor[0]
+
+
+def test_with_many_runs_one_is_left():
+    model = fit(table(240, 6, T=1, noise=0.01))
+    assert max(weight[0] for weight in model.parts[0].weights.values()) > 0.9
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_one_can_be_asked_for_by_name(name):
+    runs = table(40, 5)
+    model = fit(runs, surrogate=name)
+    assert model.parts[0].name == name
+    expected = clone(CANDIDATES[name]).fit(runs.subsets, runs.values)
     np.testing.assert_allclose(model.predict(runs.subsets), expected.predict(runs.subsets), atol=1e-9)
+
+
+def test_an_unknown_name_is_refused():
+    message = r"The 'surrogate' parameter of fit must be a regressor or one of 'additive', .* Got 'kernal' instead\."
+    with pytest.raises(InputError, match=message):
+        fit(table(20, 4), surrogate="kernal")
 
 
 def test_candidates_are_not_touched():
@@ -79,10 +136,10 @@ def test_candidates_are_not_touched():
 
 
 @pytest.mark.parametrize("m", [3, 5])
-def test_too_few_subsets_to_choose_from_give_the_simplest_and_no_claim(m):
+def test_too_few_subsets_to_check_give_the_plain_average_and_no_claim(m):
     S = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1]])[:m]
     model = fit(Outcomes(S, S[:, 0] + 0.1 * np.arange(m)))
-    assert model.parts[0].name == "additive"
+    assert [weight.tolist() for weight in model.parts[0].weights.values()] == [[1 / 3]] * 3
     assert model.parts[0].trials == ()
     assert np.isnan([model.quality()[key] for key in ("lds", "residual_error", "coverage_90")]).all()
     assert "treat every number as a guess" in str(model)
@@ -119,7 +176,10 @@ def test_words_name_the_table_the_choice_and_the_quality():
     model = fit(table(60, 6, T=1, target_names=["loss"]))
     text, q = str(model), model.quality()
     assert repr(model.outcomes) in text
-    assert f"Chosen: {model.parts[0].name} (" in text
+    shares = {name: weight.mean() for name, weight in model.parts[0].weights.items()}
+    if len(shares) > 1:
+        assert text.splitlines()[1].startswith("Average: ")
+        assert all(f"{name} {share:.0%}" in text for name, share in shares.items())
     assert f"rank correlation {q['lds']:.2f} (tuned linear {q['lds_tuned_linear']:.2f}" in text
     assert f"subset size alone {q['lds_size_only']:.2f}" in text
     assert f"residual error {q['residual_error']:.2f} of the variance" in text
@@ -133,8 +193,8 @@ def test_words_tell_targets_of_different_runs_apart():
     values[:7, 1] = np.nan
     with pytest.warns(DataWarning, match="Targets not measured in every run"):
         text = str(fit(Outcomes(runs.subsets, values, target_names=["loss", "acc"])))
-    assert "Chosen for loss: " in text
-    assert "Chosen for acc: " in text
+    assert " for loss: " in text
+    assert " for acc: " in text
 
 
 @pytest.mark.parametrize(
@@ -227,7 +287,7 @@ def test_pure_noise_does_not_look_predictable():
 
 
 def test_quality_is_cross_validation_by_hand():
-    """Fold by fold: fit without the fold, predict it, and compare within it."""
+    """Fold by fold: fit without the fold, predict it, and compare what is said beyond the mean of the other folds."""
     runs = table(30, 5, T=1, noise=0.5)
     model = fit(runs, surrogate=GIVEN, n_folds=3, seed=5)
     y = runs.values[:, 0]
@@ -235,19 +295,15 @@ def test_quality_is_cross_validation_by_hand():
     order = np.random.default_rng(5).permutation(len(distinct))
     fold_of = {tuple(distinct[i]): place % 3 for place, i in enumerate(order)}
     folds = np.array([fold_of[tuple(row)] for row in runs.subsets])
-    predicted, std, ranks = np.empty(len(y)), np.empty(len(y)), []
+    predicted, std, centred = np.empty((3, len(y)))
     for fold in range(3):
         held = folds == fold
         refit = clone(GIVEN).fit(runs.subsets[~held], y[~held])
         predicted[held], std[held] = refit.predict(runs.subsets[held], return_std=True)
-        ranks.append(spearmanr(predicted[held], y[held]).statistic)
+        centred[held] = predicted[held] - y[~held].mean()
     (trial,) = (trial for trial in model.parts[0].trials if trial.name == model.parts[0].name)
-    np.testing.assert_allclose(model.quality()["lds"], np.mean(ranks))
+    np.testing.assert_allclose(model.quality()["lds"], spearmanr(centred, y).statistic)
     np.testing.assert_allclose(model.quality()["residual_error"], np.mean((predicted - y) ** 2) / y.var())
-    # The error by which candidates are compared: in normal scores, which no unit and no outlier can change.
-    normal = norm.ppf((np.arange(len(y)) + 0.5) / len(y))
-    missed = np.interp(predicted, np.sort(y), normal) - np.interp(y, np.sort(y), normal)
-    np.testing.assert_allclose(trial.score_error, np.abs(missed).mean())
     # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor. With
     # few runs, that is their root mean square by Student's t; with many, their quantile.
     ratio = np.abs(predicted - y) / std
@@ -255,7 +311,8 @@ def test_quality_is_cross_validation_by_hand():
 
     def factor(ratio):
         n = len(ratio)
-        by_square = np.sqrt((ratio**2).mean()) * student.ppf(0.95, n - 1) / z
+        square = ((ratio**2).sum() + 8) / (n + 8)  # the std itself counts as much as eight runs
+        by_square = np.sqrt(square) * student.ppf(0.95, n - 1 + 8) / z
         return (np.quantile(ratio, 0.9) / z) ** (n / (n + 50)) * by_square ** (50 / (n + 50))
 
     np.testing.assert_allclose(trial.factor, factor(ratio))
@@ -335,7 +392,7 @@ def test_less_than_two_folds_are_refused(n_folds):
 
 
 def test_no_folds_and_no_surrogate_are_refused():
-    with pytest.raises(InputError, match=r"Without cross-validation \(n_folds=None\) there is nothing to choose"):
+    with pytest.raises(InputError, match=r"Without cross-validation \(n_folds=None\) there is nothing to weigh"):
         fit(table(20, 4), n_folds=None)
 
 
@@ -450,7 +507,7 @@ def test_a_forest_works_like_any_other_surrogate():
     runs = table(25, 5, task_names=list("abcde"), target_names=["x", "y"])
     model = fit(runs, surrogate=FOREST)
     assert isinstance(model.parts[0].surrogate, RandomForestRegressor)
-    assert "Chosen: RandomForestRegressor (RandomForestRegressor(" in str(model)
+    assert "Surrogate: RandomForestRegressor (RandomForestRegressor(" in str(model)
     expected = clone(FOREST).fit(runs.subsets, runs.values).predict(runs.subsets)
     np.testing.assert_allclose(model.predict(runs.subsets), expected)
     mean, std = model.predict(runs.subsets, return_std=True)
