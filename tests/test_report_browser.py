@@ -11,6 +11,11 @@ from sklearn.ensemble import RandomForestRegressor
 
 import whence
 from browser import at_rest, launched, opened, shown_prediction, until
+from whence.display.report import collect, write_page
+from whence.display.report.export import exported
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.choose import CANDIDATES
+from whence.surrogates.rank_fused import fusion_candidates
 from whence.surrogates.trust import trust_in_estimates
 
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
@@ -87,6 +92,11 @@ def mixture(folder):
 
 # ---- predictions -----------------------------------------------------------------------------------------
 
+def average(members=CANDIDATES, n_targets=2):
+    weights = np.random.default_rng(6).dirichlet(np.ones(len(members)), n_targets).T
+    return AveragedSurrogate(members, weights)
+
+
 SURROGATES = {
     "combined": (whence.CombinedSurrogate(), {}),
     "combined on ranks": (whence.CombinedSurrogate("rank"), {}),
@@ -97,6 +107,8 @@ SURROGATES = {
     "fewer runs than tasks": (whence.AdditiveSurrogate(), {"n_runs": 14, "n_tasks": 20}),
     "ols": (whence.AdditiveSurrogate("ols"), {}),
     "lasso": (whence.AdditiveSurrogate("lasso"), {}),
+    "average": (average(), {}),
+    "average of weights": (average(), {"weights": True}),
     "gaps": (whence.CombinedSurrogate(), {"gaps": True}),
     "weights": (whence.CombinedSurrogate(weight_scale="identity"), {"weights": True}),
     "roots of weights": (whence.CombinedSurrogate("rank", weight_scale="sqrt"), {"weights": True}),
@@ -132,7 +144,8 @@ FUSIONS = {
     "kernel estimates": (24, {"half": whence.CombinedSurrogate()}),
     "estimates on ranks": (24, {"half": whence.CombinedSurrogate("rank")}),
     "two kinds of estimates": (24, {"half": whence.CombinedSurrogate(), "other": whence.AdditiveSurrogate("ols")}),
-    "estimates and too few runs for a kernel": (4, {"half": whence.CombinedSurrogate()}),
+    "averages of estimates": (24, {"half": average()}),
+    "estimates and too few runs for a kernel": (3, {"half": average()}),
 }
 
 
@@ -151,19 +164,25 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
     )
     estimates = {key: whence.fit(cheap, surrogate=surrogate, n_folds=2) for key, surrogate in learned_by.items()}
     model = whence.fit(truth, estimates=estimates)
-    model = replace(model, parts=tuple(part for part in model.parts if part.name in ("fused", "estimates")))
-    assert model.parts, "true runs alone were better: nothing is fused"
-    whence.report(model, folder / "fused.html")
-    asked = whence.Exhaustive().draw(6)[::3]
-    mean, std = model.predict(asked, return_std=True)
-    with opened(browser, folder / "fused.html") as page:
-        for t in range(2):
-            found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
-            np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9)
-            np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9)
-        assert abs(page.evaluate(MOVED)) < 1e-12
+    document, path = collect(model), folder / "fused.html"
+    write_page(document, path)
+    with opened(browser, path) as page:
         assert page.locator("#trust-intro").inner_text().endswith(trust_in_estimates(model))
         assert "with estimates: half (60 subsets)" in page.locator("header, main").all_inner_texts()[-1]
+    (part,) = model.parts
+    every = average({**fusion_candidates(model.rungs, part.targets), **CANDIDATES}).fit(truth.subsets, truth.values)
+    asked = whence.Exhaustive().draw(6)[::3]
+    kinds = {"as fitted": part.surrogate, "average": every, **every.members_}
+    for kind in ("as fitted", "average", "fused", "fused on ranks", "estimates"):
+        one = replace(model, parts=(replace(part, surrogate=kinds[kind]),))
+        write_page(document | {"surrogates": exported(one)}, path)
+        mean, std = one.predict_quietly(asked, return_std=True)
+        with opened(browser, path) as page:
+            for t in range(2):
+                found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
+                np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9, err_msg=kind)
+                np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9, err_msg=kind)
+            assert abs(page.evaluate(MOVED)) < 1e-12
 
 
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):

@@ -30,7 +30,7 @@ from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceil
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
-from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
+from whence.surrogates.choose import AVERAGE, DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.posterior import HALF_WIDTH
 from whence.surrogates.trust import trust_in_estimates
 
@@ -286,7 +286,7 @@ def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCu
 
 
 def _methods(model: Model) -> list[dict[str, Any]]:
-    """Every surrogate tried, and its scores per target in cross-validation; what was chosen first, then the best."""
+    """Every surrogate tried: its weight and scores in cross-validation per target; what is used first, then the best."""
     rows: dict[str, dict[str, Any]] = {}
     for part in model.parts:
         for trial in part.trials:
@@ -296,14 +296,21 @@ def _methods(model: Model) -> list[dict[str, Any]]:
                 {
                     "name": shown,
                     "what": DESCRIPTIONS.get(trial.name, ""),
-                    "chosen": np.zeros(len(model.target_names), dtype=bool),
+                    "used": np.zeros(len(model.target_names), dtype=bool),
+                    "weight": np.full(len(model.target_names), np.nan),
                     **{score: np.full(len(model.target_names), np.nan) for score in TRIAL_SCORES},
                 },
             )
-            row["chosen"][part.targets] = trial.name == part.name
+            row["used"][part.targets] = trial.name == part.name
+            row["weight"][part.targets] = _weight(part, trial.name)
             for score in TRIAL_SCORES:
                 row[score][part.targets] = getattr(trial, score)
-    return sorted(rows.values(), key=lambda row: (not row["chosen"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
+    return sorted(rows.values(), key=lambda row: (not row["used"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
+
+
+def _weight(part: Part, name: str) -> Floats | float:
+    """Weight of a surrogate for the targets of a part, 0 where it was left out; NaN of what has none to be given."""
+    return np.nan if name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) else part.weights.get(name, 0.0)
 
 
 def _curve(model: Model, seed: int) -> LearningCurve | None:
