@@ -92,6 +92,7 @@ def mixture(folder):
 
 # ---- predictions -----------------------------------------------------------------------------------------
 
+
 def average(members=CANDIDATES, n_targets=2):
     weights = np.random.default_rng(6).dirichlet(np.ones(len(members)), n_targets).T
     return AveragedSurrogate(members, weights)
@@ -447,7 +448,7 @@ def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
     assert np.ptp(S.sum(1)) > 0.05
     runs = whence.Outcomes(S, S @ np.array([1.0, 0.5, -1.0, 0.0]), TASKS[:4], ["reward"], True)
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    model.report(folder / "percents.html")
+    whence.report(model, folder / "percents.html")
     with opened(browser, folder / "percents.html") as page:
         assert "the total stays 100" in page.inner_text("#delta-note")
         for share in (0.9, 0.4, 1.0, 0.0):
@@ -463,7 +464,7 @@ def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
 def test_free_weights_stay_within_the_runs(browser, folder):
     S = np.random.default_rng(1).random((40, 4)) + 0.2
     model = whence.fit(whence.Outcomes(S, S.sum(1)), surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    model.report(folder / "free.html")
+    whence.report(model, folder / "free.html")
     with opened(browser, folder / "free.html") as page:
         for share in (1.0, 0.0):
             for weights in sliders(page, share):
@@ -474,7 +475,7 @@ def test_names_of_a_map_are_whole_and_break_between_words(browser, folder):
     names = [f"a-rather-long/name_of.a source number {k}" for k in range(12)]
     S = (np.random.default_rng(2).random((40, 12)) < 0.5).astype(float)
     runs = whence.Outcomes(S, S @ np.random.default_rng(3).normal(size=(12, 2)), names, ["first target", "second"])
-    whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None).report(folder / "long.html")
+    whence.report(whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None), folder / "long.html")
     for width in (360, 1200):
         with opened(browser, folder / "long.html", width=width) as page:
             for picture in ("#heat", "#matrix"):

@@ -138,7 +138,7 @@ class Rung:
 
     def only(self, targets: ArrayLike) -> Rung:
         """Return the rung that need not compute other targets than these."""
-        return replace(self, model=self.model.only(self.columns[targets]))
+        return replace(self, model=self.model.only(self.columns[np.asarray(targets, np.intp)]))
 
     def export(self, places: Places) -> dict[str, Any] | None:
         """Return the estimates as plain data, with the table they were learned from; None where a page cannot.

@@ -286,7 +286,7 @@ def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCu
 
 
 def _methods(model: Model) -> list[dict[str, Any]]:
-    """Every surrogate tried: its weight and scores in cross-validation per target; what is used first, then the best."""
+    """Every surrogate tried, its weight and cross-validated scores per target; what is used first, then the best."""
     rows: dict[str, dict[str, Any]] = {}
     for part in model.parts:
         for trial in part.trials:
