@@ -24,6 +24,8 @@ from whence.display.report.facts import facts_of
 from whence.display.report.findings import _total
 from whence.display.report.packing import inflated, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.fused import FusedSurrogate
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
@@ -160,9 +162,25 @@ def test_surrogates_of_other_libraries_are_left_out(runs):
 
 def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
     assert [t for part in exported(model) for t in part["targets"]] == [0, 1]
-    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", 8 * 4 / 3 * model.outcomes.n_runs * 1.5)
-    kept = [t for part in exported(model) for t in part["targets"]]
-    assert len(kept) <= 1
+    (whole,) = exported(model)
+    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", len(json.dumps(whole)) - 1)
+    assert [t for part in exported(model) for t in part["targets"]] == [0]
+    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", 1000)
+    assert exported(model) == []
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_estimates_travel_once_and_those_that_were_fused_themselves_not_at_all(runs):
+    few = runs.rows(np.arange(runs.n_runs) < 12)
+    once = whence.fit(few, estimates=runs)
+    rungs = once.parts[0].surrogate if once.parts[0].name != "average" else once.parts[0].members["fused"]
+    averaged = AveragedSurrogate({"a": rungs, "b": rungs}, np.full((2, 2), 0.5)).fit(few.subsets, few.values)
+    (found,) = exported(replace(once, parts=(replace(once.parts[0], surrogate=averaged),)))
+    assert [[rung["model"] for rung in member["rungs"]] for member in found["members"]] == [[0], [0]]
+    assert len(found["models"]) == 1
+    twice = replace(once.rungs[0], model=once)
+    fused = FusedSurrogate((twice,)).fit(few.subsets, few.values)
+    assert exported(replace(once, parts=(replace(once.parts[0], surrogate=fused),))) == []
 
 
 # ---- the answer ------------------------------------------------------------------------------------------
@@ -314,6 +332,13 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
     methods = {row["name"]: row for row in document["trust"]["methods"]}
     assert {"tuned linear", "subset size alone", "kernel"} <= set(methods)
     assert methods["tuned linear"]["lds"].mean() == pytest.approx(model.quality()["lds_tuned_linear"])
+    weights = sum(np.nan_to_num(row["weight"]) for row in methods.values())
+    np.testing.assert_allclose(weights, 1.0)
+    for part in model.parts:
+        for name, weight in part.weights.items():
+            shown = "tuned linear" if name == "additive" else name
+            np.testing.assert_array_equal(methods[shown]["weight"][part.targets], weight)
+    assert np.isnan(methods["subset size alone"]["weight"]).all()
     assert document["trust"]["ceiling"]["reason"].startswith("No subset was measured more than once")
     assert document["next"]["csv"].splitlines()[0] == "code,math,law,news,chat,loss,acc"
 
