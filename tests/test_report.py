@@ -22,7 +22,7 @@ from whence.display.report import collect, write_page
 from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import facts_of
-from whence.display.report.findings import _total
+from whence.display.report.findings import _pairs, _total
 from whence.display.report.packing import inflated, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
@@ -393,6 +393,21 @@ def test_a_model_without_runs_is_refused():
     bare = as_model(whence.AdditiveSurrogate.from_coefficients([1.0, 2.0]))
     with pytest.raises(whence.InputError, match="A report needs the runs that the model was fitted to"):
         collect(bare)
+
+
+def test_pairs_that_would_take_long_are_counted_in_every_member(model, runs, monkeypatch):
+    few = runs.rows(np.arange(runs.n_runs) < 12)
+    rung = whence.fit(few, estimates=model).rungs[0]
+    average = AveragedSurrogate(
+        {"fused": FusedSurrogate((rung,)), "kernel": whence.CombinedSurrogate()}, np.full((2, 2), 0.5)
+    ).fit(few.subsets, few.values)
+    one = replace(model, outcomes=few, parts=(replace(model.parts[0], surrogate=average),))
+    kernels = [each for each in model.parts[0].members.values() if hasattr(each, "groups_")]
+    squares = 2 * 12**2 + 2 * len(kernels) * runs.n_runs**2
+    monkeypatch.setattr("whence.display.report.findings.PAIR_WORK", runs.n_tasks**2 * squares)
+    assert "targets" in _pairs(one, 0)
+    monkeypatch.setattr("whence.display.report.findings.PAIR_WORK", runs.n_tasks**2 * squares - 1)
+    assert _pairs(one, 0)["reason"].startswith("All pairs of so many tasks would take long")
 
 
 # ---- the file --------------------------------------------------------------------------------------------

@@ -172,8 +172,8 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         return {"reason": "Interactions are about tasks that are in or out; this table has mixture weights."}
     if runs.n_tasks < 2:
         return {"reason": "With a single task there are no pairs."}
-    n_processes = sum(len(getattr(part.surrogate, "groups_", ())) for part in model.parts)
-    if runs.n_tasks > MOST_TASKS or n_processes * float(runs.n_tasks * runs.n_runs) ** 2 > PAIR_WORK:
+    work = runs.n_tasks**2 * sum(_squared_runs(part.surrogate) for part in model.parts)
+    if runs.n_tasks > MOST_TASKS or work > PAIR_WORK:
         return {
             "reason": "All pairs of so many tasks would take long to compute. "
             "Ask for one target at a time: whence interactions FILE --outcome NAME."
@@ -186,6 +186,14 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         "words": [*pairs.words, UNCLEAR_WORD],
         "targets": _pairs_of_targets(pairs),
     }
+
+
+def _squared_runs(surrogate: Any) -> float:
+    """The squared numbers of runs of all processes in a surrogate, which its pairs cost per pair of tasks."""
+    own = sum(float(len(group.posterior.X)) ** 2 for group in getattr(surrogate, "groups_", ()))
+    within = list(getattr(surrogate, "members_", {}).values())
+    within += [part.surrogate for rung in getattr(surrogate, "rungs", ()) for part in rung.model.parts]
+    return own + sum(_squared_runs(each) for each in within)
 
 
 def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
