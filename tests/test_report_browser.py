@@ -14,7 +14,7 @@ from browser import at_rest, launched, opened, shown_prediction, until
 from whence.display.report import collect, write_page
 from whence.display.report.export import exported
 from whence.surrogates.averaged import AveragedSurrogate
-from whence.surrogates.choose import CANDIDATES
+from whence.surrogates.fit import CANDIDATES
 from whence.surrogates.rank_fused import fusion_candidates
 from whence.surrogates.trust import trust_in_estimates
 

@@ -17,7 +17,7 @@ from whence.display.report.export import exported
 from whence.display.report.packing import inflated
 from whence.evaluation import learning_curve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
-from whence.surrogates.choose import CANDIDATES
+from whence.surrogates.fit import CANDIDATES
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 
