@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+import zlib
 from dataclasses import replace
 from importlib.resources import files
 
@@ -21,9 +22,11 @@ from whence.display.report import collect, write_page
 from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import facts_of
-from whence.display.report.findings import _total
+from whence.display.report.findings import _pairs, _total
 from whence.display.report.packing import inflated, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.fused import FusedSurrogate
 
 TASKS = ["code", "math", "law", "news", "chat"]
 
@@ -160,9 +163,25 @@ def test_surrogates_of_other_libraries_are_left_out(runs):
 
 def test_targets_beyond_the_limit_of_a_page_are_left_out(model, monkeypatch):
     assert [t for part in exported(model) for t in part["targets"]] == [0, 1]
-    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", 8 * 4 / 3 * model.outcomes.n_runs * 1.5)
-    kept = [t for part in exported(model) for t in part["targets"]]
-    assert len(kept) <= 1
+    (whole,) = exported(model)
+    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", len(json.dumps(whole)) - 1)
+    assert [t for part in exported(model) for t in part["targets"]] == [0]
+    monkeypatch.setattr("whence.display.report.export.EXPORT_BYTES", 1000)
+    assert exported(model) == []
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_estimates_travel_once_and_those_that_were_fused_themselves_not_at_all(runs):
+    few = runs.rows(np.arange(runs.n_runs) < 12)
+    once = whence.fit(few, estimates=runs)
+    member = FusedSurrogate(once.rungs)
+    averaged = AveragedSurrogate({"a": member, "b": member}, np.full((2, 2), 0.5)).fit(few.subsets, few.values)
+    (found,) = exported(replace(once, parts=(replace(once.parts[0], surrogate=averaged),)))
+    assert [[rung["model"] for rung in member["rungs"]] for member in found["members"]] == [[0], [0]]
+    assert len(found["models"]) == 1
+    twice = replace(once.rungs[0], model=once)
+    fused = FusedSurrogate((twice,)).fit(few.subsets, few.values)
+    assert exported(replace(once, parts=(replace(once.parts[0], surrogate=fused),))) == []
 
 
 # ---- the answer ------------------------------------------------------------------------------------------
@@ -314,6 +333,13 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
     methods = {row["name"]: row for row in document["trust"]["methods"]}
     assert {"tuned linear", "subset size alone", "kernel"} <= set(methods)
     assert methods["tuned linear"]["lds"].mean() == pytest.approx(model.quality()["lds_tuned_linear"])
+    weights = sum(np.nan_to_num(row["weight"]) for row in methods.values())
+    np.testing.assert_allclose(weights, 1.0)
+    for part in model.parts:
+        for name, weight in part.weights.items():
+            shown = "tuned linear" if name == "additive" else name
+            np.testing.assert_array_equal(methods[shown]["weight"][part.targets], weight)
+    assert np.isnan(methods["subset size alone"]["weight"]).all()
     assert document["trust"]["ceiling"]["reason"].startswith("No subset was measured more than once")
     assert document["next"]["csv"].splitlines()[0] == "code,math,law,news,chat,loss,acc"
 
@@ -369,6 +395,21 @@ def test_a_model_without_runs_is_refused():
         collect(bare)
 
 
+def test_pairs_that_would_take_long_are_counted_in_every_member(model, runs, monkeypatch):
+    few = runs.rows(np.arange(runs.n_runs) < 12)
+    rung = whence.fit(few, estimates=model).rungs[0]
+    average = AveragedSurrogate(
+        {"fused": FusedSurrogate((rung,)), "kernel": whence.CombinedSurrogate()}, np.full((2, 2), 0.5)
+    ).fit(few.subsets, few.values)
+    one = replace(model, outcomes=few, parts=(replace(model.parts[0], surrogate=average),))
+    kernels = [each for each in model.parts[0].members.values() if hasattr(each, "groups_")]
+    squares = 2 * 12**2 + 2 * len(kernels) * runs.n_runs**2
+    monkeypatch.setattr("whence.display.report.findings.PAIR_WORK", runs.n_tasks**2 * squares)
+    assert "targets" in _pairs(one, 0)
+    monkeypatch.setattr("whence.display.report.findings.PAIR_WORK", runs.n_tasks**2 * squares - 1)
+    assert _pairs(one, 0)["reason"].startswith("All pairs of so many tasks would take long")
+
+
 # ---- the file --------------------------------------------------------------------------------------------
 
 
@@ -379,13 +420,17 @@ def test_the_page_is_whole_and_loads_nothing(document, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["report.html"]
     (data,) = re.findall(r'<script type="text/plain" id="data">(.*?)</script>', text, re.DOTALL)
     assert inflated(data)["runs"]["tasks"] == TASKS
-    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert f"default-src 'none'; script-src 'sha256-{digest}'" in text
-    assert not re.search(r"(src|href)=[\"']?(https?:)?//", text)
-    assert "innerHTML" not in script
-    assert "eval(" not in script
-    assert len(text) < 200_000
+    (loader,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    (packed,) = re.findall(r'<script type="text/plain" id="scripts">(.*?)</script>', text, re.DOTALL)
+    scripts = [loader, zlib.decompress(base64.b64decode(packed)).decode()]
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    assert f"default-src 'none'; script-src {allowed}; style-src" in text
+    for words in (text, *scripts):
+        assert not re.search(r"(src|href)=[\"']?(https?:)?//", words)
+        assert "innerHTML" not in words
+        assert "eval(" not in words
+    assert len(text) < 150_000
 
 
 def test_the_same_seed_gives_the_same_page(model, document, tmp_path):

@@ -11,6 +11,11 @@ from sklearn.ensemble import RandomForestRegressor
 
 import whence
 from browser import at_rest, launched, opened, shown_prediction, until
+from whence.display.report import collect, write_page
+from whence.display.report.export import exported
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.fit import CANDIDATES
+from whence.surrogates.rank_fused import fusion_candidates
 from whence.surrogates.trust import trust_in_estimates
 
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
@@ -87,6 +92,12 @@ def mixture(folder):
 
 # ---- predictions -----------------------------------------------------------------------------------------
 
+
+def average(members=CANDIDATES, n_targets=2):
+    weights = np.random.default_rng(6).dirichlet(np.ones(len(members)), n_targets).T
+    return AveragedSurrogate(members, weights)
+
+
 SURROGATES = {
     "combined": (whence.CombinedSurrogate(), {}),
     "combined on ranks": (whence.CombinedSurrogate("rank"), {}),
@@ -97,6 +108,8 @@ SURROGATES = {
     "fewer runs than tasks": (whence.AdditiveSurrogate(), {"n_runs": 14, "n_tasks": 20}),
     "ols": (whence.AdditiveSurrogate("ols"), {}),
     "lasso": (whence.AdditiveSurrogate("lasso"), {}),
+    "average": (average(), {}),
+    "average of weights": (average(), {"weights": True}),
     "gaps": (whence.CombinedSurrogate(), {"gaps": True}),
     "weights": (whence.CombinedSurrogate(weight_scale="identity"), {"weights": True}),
     "roots of weights": (whence.CombinedSurrogate("rank", weight_scale="sqrt"), {"weights": True}),
@@ -132,7 +145,8 @@ FUSIONS = {
     "kernel estimates": (24, {"half": whence.CombinedSurrogate()}),
     "estimates on ranks": (24, {"half": whence.CombinedSurrogate("rank")}),
     "two kinds of estimates": (24, {"half": whence.CombinedSurrogate(), "other": whence.AdditiveSurrogate("ols")}),
-    "estimates and too few runs for a kernel": (4, {"half": whence.CombinedSurrogate()}),
+    "averages of estimates": (24, {"half": average()}),
+    "estimates and too few runs for a kernel": (3, {"half": average()}),
 }
 
 
@@ -151,19 +165,25 @@ def test_the_browser_fuses_as_python_does(name, browser, folder, monkeypatch):
     )
     estimates = {key: whence.fit(cheap, surrogate=surrogate, n_folds=2) for key, surrogate in learned_by.items()}
     model = whence.fit(truth, estimates=estimates)
-    model = replace(model, parts=tuple(part for part in model.parts if part.name in ("fused", "estimates")))
-    assert model.parts, "true runs alone were better: nothing is fused"
-    whence.report(model, folder / "fused.html")
-    asked = whence.Exhaustive().draw(6)[::3]
-    mean, std = model.predict(asked, return_std=True)
-    with opened(browser, folder / "fused.html") as page:
-        for t in range(2):
-            found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
-            np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9)
-            np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9)
-        assert abs(page.evaluate(MOVED)) < 1e-12
+    document, path = collect(model), folder / "fused.html"
+    write_page(document, path)
+    with opened(browser, path) as page:
         assert page.locator("#trust-intro").inner_text().endswith(trust_in_estimates(model))
         assert "with estimates: half (60 subsets)" in page.locator("header, main").all_inner_texts()[-1]
+    (part,) = model.parts
+    every = average({**fusion_candidates(model.rungs, part.targets), **CANDIDATES}).fit(truth.subsets, truth.values)
+    asked = whence.Exhaustive().draw(6)[::3]
+    kinds = {"as fitted": part.surrogate, "average": every, **every.members_}
+    for kind in ("as fitted", "average", "fused", "fused on ranks", "estimates"):
+        one = replace(model, parts=(replace(part, surrogate=kinds[kind]),))
+        write_page(document | {"surrogates": exported(one)}, path)
+        mean, std = one.predict_quietly(asked, return_std=True)
+        with opened(browser, path) as page:
+            for t in range(2):
+                found = np.array(page.evaluate(PREDICT, [t, asked.tolist()]))
+                np.testing.assert_allclose(found[0], mean[:, t], rtol=1e-9, atol=1e-9, err_msg=kind)
+                np.testing.assert_allclose(found[1], std[:, t], rtol=1e-9, atol=1e-9, err_msg=kind)
+            assert abs(page.evaluate(MOVED)) < 1e-12
 
 
 def test_intervals_from_a_sample_of_many_runs_are_no_narrower(browser, folder, monkeypatch):
@@ -428,7 +448,7 @@ def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
     assert np.ptp(S.sum(1)) > 0.05
     runs = whence.Outcomes(S, S @ np.array([1.0, 0.5, -1.0, 0.0]), TASKS[:4], ["reward"], True)
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    model.report(folder / "percents.html")
+    whence.report(model, folder / "percents.html")
     with opened(browser, folder / "percents.html") as page:
         assert "the total stays 100" in page.inner_text("#delta-note")
         for share in (0.9, 0.4, 1.0, 0.0):
@@ -444,7 +464,7 @@ def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
 def test_free_weights_stay_within_the_runs(browser, folder):
     S = np.random.default_rng(1).random((40, 4)) + 0.2
     model = whence.fit(whence.Outcomes(S, S.sum(1)), surrogate=whence.AdditiveSurrogate(), n_folds=None)
-    model.report(folder / "free.html")
+    whence.report(model, folder / "free.html")
     with opened(browser, folder / "free.html") as page:
         for share in (1.0, 0.0):
             for weights in sliders(page, share):
@@ -455,7 +475,7 @@ def test_names_of_a_map_are_whole_and_break_between_words(browser, folder):
     names = [f"a-rather-long/name_of.a source number {k}" for k in range(12)]
     S = (np.random.default_rng(2).random((40, 12)) < 0.5).astype(float)
     runs = whence.Outcomes(S, S @ np.random.default_rng(3).normal(size=(12, 2)), names, ["first target", "second"])
-    whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None).report(folder / "long.html")
+    whence.report(whence.fit(runs, surrogate=whence.KernelSurrogate(), n_folds=None), folder / "long.html")
     for width in (360, 1200):
         with opened(browser, folder / "long.html", width=width) as page:
             for picture in ("#heat", "#matrix"):

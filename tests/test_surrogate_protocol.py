@@ -19,10 +19,12 @@ from whence.answers.rules import Rule
 from whence.display.report.export import exported
 from whence.errors import InputError
 from whence.surrogates.additive import AdditiveSurrogate
+from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Plain, Surrogate, as_surrogate
+from whence.surrogates.rank_fused import RankFusedSurrogate
 from whence.surrogates.rungs import Rung
 
 K = 5
@@ -76,6 +78,16 @@ def fused(scale="raw"):
     return FusedSurrogate((Rung.of("half", model, np.arange(2)),))
 
 
+def averaged(*members):
+    weights = np.array([[0.3, 0.8], [0.7, 0.2]])
+    return AveragedSurrogate({str(place): member for place, member in enumerate(members)}, weights)
+
+
+def fused_on_ranks():
+    rungs = fused("rank").rungs
+    return RankFusedSurrogate(rungs, tuple(rung.on_ranks() for rung in rungs))
+
+
 SURROGATES = {
     **KERNELS,
     **ADDITIVE,
@@ -83,6 +95,11 @@ SURROGATES = {
     "fused with ranks": fused("rank"),
     "forest": Plain(RandomForestRegressor(10, random_state=0), n_targets=2),
     "average": Average([AdditiveSurrogate(), CombinedSurrogate("rank")], [0.3, 0.7]),
+}
+NARROWED = SURROGATES | {
+    "averaged": averaged(AdditiveSurrogate(), CombinedSurrogate("rank")),
+    "fused on ranks": fused_on_ranks(),
+    "averaged fusions": averaged(fused(), fused_on_ranks()),
 }
 every_surrogate = pytest.mark.parametrize("name", SURROGATES)
 
@@ -184,6 +201,18 @@ def test_the_same_again_is_the_same(name):
     one, other = fitted(name), fitted(name)
     for a, b in zip(one.predict(S, return_std=True), other.predict(S, return_std=True), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_one_target_alone_is_the_same(name):
+    S = subsets(24, K, seed=3)
+    whole = clone(NARROWED[name]).fit(S, outcomes_of(S, 2, noise=0.2))
+    asked = oracles.all_subsets(K)
+    np.testing.assert_allclose(whole.only([1]).predict(asked)[:, 1], whole.predict(asked)[:, 1], rtol=1e-12)
+    for found, expected in zip(
+        whole.only([1]).predict(asked, return_std=True), whole.predict(asked, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(found[:, 1], expected[:, 1], rtol=1e-12)
 
 
 @every_surrogate

@@ -8,6 +8,7 @@ weights, so that effects stay exact where those of the members are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -157,12 +158,18 @@ class AveragedSurrogate(Surrogate):
         scale = float(covariance.trace()) / len(S) + noise
         return covariance / scale, noise / scale
 
+    def only(self, targets: ArrayLike) -> AveragedSurrogate:
+        """Return the average of what the members need for these targets alone."""
+        narrowed = copy(self)
+        narrowed.members_ = {name: member.only(targets) for name, member in self.members_.items()}
+        return narrowed
+
     def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
         """Return the members and their weights as plain data; None where a page cannot predict one of them."""
         members = [member.export(subsets, places) for member in self.members_.values()]
         if None in members:
             return None
-        return {"kind": "average", "members": members, "weights": self.weights[:, places]}
+        return {"kind": "averaged", "members": members, "weights": self.weights[:, places].T}
 
     def _sum(self, compute: Callable[[Surrogate], Array]) -> Array:
         values = np.stack([compute(member) for member in self.members_.values()])

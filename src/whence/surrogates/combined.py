@@ -189,6 +189,7 @@ class CombinedSurrogate(PosteriorSurrogate):
             "scores": self.scale_.scores[:, places].T,
             "outcomes": self.scale_.outcomes[:, places].T,
             "least_std": self.least_std_[places],
+            "scale": self._by_target(lambda posterior: posterior.scale, ())[places],  # of the process of outcomes
         }
 
     def _predict(self, coordinates: Array, with_std: bool) -> tuple[Array, Array | None]:

@@ -236,21 +236,36 @@ class FusedSurrogate(Surrogate):
             covariance += (apart[r] * slopes.covariance[:, r, s]) @ apart[s].T / self.n_targets_
         return covariance, noise
 
+    def only(self, targets: ArrayLike) -> FusedSurrogate:
+        """Return the fusion of what the rungs and the process need for these targets alone."""
+        narrowed = copy.copy(self)
+        narrowed.rungs = tuple(rung.only(targets) for rung in self.rungs)
+        narrowed.residual_ = self.residual_.only(targets)
+        narrowed.carried_ = tuple(known.only(targets) for known in self.carried_)
+        return narrowed
+
     def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
         """Return the rungs with their slopes, and what they leave over, as plain data."""
-        rest = [each.export(subsets, places) for each in (self.residual_, *self.carried_)]
+        residual = self.residual_.export(subsets, places)
         rungs = [rung.export(places) for rung in self.rungs]
-        if None in rest or None in rungs:
+        if residual is None or None in rungs:
             return None
-        one = {"factor": np.ones(len(places))}
-        residual, *carried = [(each or {}) | one for each in rest]
-        slopes = [{"slope": slope[places]} for slope in self.slopes_.mean]
+        n_runs = len(self.residual_.groups_[0].posterior.X)
         return {
             "kind": "fused",
             "residual": residual,
-            "carried": carried,
-            "rungs": [(rung or {}) | slope for rung, slope in zip(rungs, slopes, strict=True)],
+            # The same process given the estimates at the runs.
+            "carried": [
+                {
+                    "dual": known._by_target(lambda p: p.dual, (n_runs,))[:, places].T,
+                    "level": known._by_target(lambda p: p.level, ())[places],
+                }
+                for known in self.carried_
+            ],
+            "rungs": rungs,
+            "slopes": self.slopes_.mean[:, places].T,
             "covariance": self.slopes_.covariance[places],
+            "usual": self.usual_[places],
         }
 
     def _sloped(self, estimates: Array) -> Array:

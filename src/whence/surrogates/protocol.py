@@ -79,6 +79,10 @@ class Surrogate(RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         has no counterpart to this surrogate, or it was fitted to other runs.
         """
 
+    def only(self, targets: ArrayLike) -> Surrogate:
+        """Return a surrogate that need not compute other targets than these: NaN there, where that is faster."""
+        return self
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True

@@ -93,12 +93,18 @@ class RankFusedSurrogate(Surrogate):
         """Return that of the plain fusion."""
         return self.plain_.covariance(X)
 
+    def only(self, targets: ArrayLike) -> RankFusedSurrogate:
+        """Return the fusion of what normal scores need for these targets alone."""
+        narrowed = copy.copy(self)
+        narrowed.scored_ = self.scored_.only(targets)
+        return narrowed
+
     def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
         """Return the fusion of normal scores as plain data, and the scale that leads back to outcomes."""
         scored = self.scored_.export(subsets, places)
         if scored is None:
             return None
-        scale = {"scores": self.scale_.scores[:, places], "outcomes": self.scale_.outcomes[:, places]}
+        scale = {"scores": self.scale_.scores[:, places].T, "outcomes": self.scale_.outcomes[:, places].T}
         return {"kind": "fused on ranks", "scored": scored, "scale": scale}
 
 

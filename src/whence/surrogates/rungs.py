@@ -12,13 +12,12 @@ from math import comb
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whence.designs import Bernoulli, FixedSize
 from whence.errors import InputError, some_of
 from whence.outcomes import Outcomes
 from whence.surrogates.crossvalidation import CHOICE_RUNS
-from whence.surrogates.kernel import PosteriorSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
@@ -137,42 +136,43 @@ class Rung:
         found = self.model.covariance(S)[0]
         return found / max(float(np.diag(found).mean()), 1e-300)
 
+    def only(self, targets: ArrayLike) -> Rung:
+        """Return the rung that need not compute other targets than these."""
+        return replace(self, model=self.model.only(self.columns[np.asarray(targets, np.intp)]))
+
     def export(self, places: Places) -> dict[str, Any] | None:
-        """Return the estimates as plain data, with the table they were learned from; None where a page cannot."""
+        """Return the estimates as plain data, with the table they were learned from; None where a page cannot.
+
+        How uncertain a model of estimates is that was itself fused, a page cannot compute.
+        """
+        if self.unseen or self.model.rungs:
+            return None
         table, wanted = self.model.outcomes, self.columns[places]
-        found: dict[str, Any] = {
-            "count": table.n_runs,
-            "subsets": table.subsets.astype(bool) if table.is_binary else table.subsets,
-            "level": self.level[places],
-            "surrogates": [],
-            "spreads": [],  # where another process says how uncertain the estimates are
-        }
+        surrogates = []
         for part in self.model.parts:
             own = np.flatnonzero(np.isin(part.targets, wanted))
             if not len(own):
                 continue
-            common = {
-                "targets": [int(np.flatnonzero(wanted == t)[0]) for t in part.targets[own]],
-                "factor": part.factor[own],
-            }
             surrogate = part.surrogate.export(table.subsets, own)
             if surrogate is None:
                 return None
-            found["surrogates"].append(common | surrogate)
-            if part.surrogate.remainder() is not None:
-                spread = PosteriorSurrogate.export(part.surrogate, table.subsets, own)
-                found["spreads"].append(common | (spread or {}))
+            targets = [int(np.flatnonzero(wanted == t)[0]) for t in part.targets[own]]
+            surrogates.append({"targets": targets, "factor": part.factor[own], **surrogate})
+        subsets = table.subsets.astype(bool) if table.is_binary else table.subsets
+        found = {"level": self.level[places], "model": {"subsets": subsets, "surrogates": surrogates}}
+        if self.scale is not None:
+            found["scale"] = {"scores": self.scale.scores[:, places].T, "outcomes": self.scale.outcomes[:, places].T}
         return found
 
     def _factor(self) -> Array:
-        factor = np.empty(self.model.outcomes.n_targets)
+        factor = np.ones(self.model.outcomes.n_targets)
         for part in self.model.parts:
             factor[part.targets] = part.factor
         return factor[self.columns]
 
     def _collect(self, compute: Callable[[Any], Array], shape: tuple[int, ...]) -> Array:
         """Collect ``compute(surrogate)`` of shape (…, targets of a part) into (…, T)."""
-        out = np.empty((*shape, self.model.outcomes.n_targets))
+        out = np.full((*shape, self.model.outcomes.n_targets), np.nan)
         for part in self.model.parts:
             out[..., part.targets] = compute(part.surrogate)
         return out[..., self.columns]

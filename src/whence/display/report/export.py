@@ -9,6 +9,7 @@ being sent it, so that a page stays small, and with it the dual coefficients of 
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -47,30 +48,41 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
     found, left = [], float(EXPORT_BYTES)
     for part in model.parts:
 
-        def plain(n: int, part: Part = part) -> dict[str, Any] | None:
+        def packed(n: int, part: Part = part) -> dict[str, Any] | None:
             places: Places = np.arange(n)
             own = as_surrogate(part.surrogate).export(model.outcomes.subsets, places)
             common = {"targets": part.targets[places].tolist(), "factor": part.factor[places]}
-            return own and common | _solvable(own)
+            return own and _models_once(_packed(common | _solvable(own), seed))
 
         n_targets = len(part.targets)
-        one, two = plain(1), plain(min(2, n_targets))
+        one, two = packed(1), packed(min(2, n_targets))
         if one is None or two is None:
             continue
-        first, each = _bytes(one), max(_bytes(two) - _bytes(one), 1.0)
+        first = len(json.dumps(one))
+        each = max(len(json.dumps(two)) - first, 1)
         fitting = 0 if first > left else 1 + min(n_targets - 1, int((left - first) // each))
         if fitting:
             left -= first + (fitting - 1) * each
-            found.append(_packed(plain(fitting), seed))
+            found.append(packed(fitting) or {})
     return found
 
 
-def _bytes(plain: Any) -> float:
-    """What the numbers of plain data take once packed."""
-    if isinstance(plain, np.ndarray):
-        return 4 / 3 * plain.size * {"b": 1 / 8, "i": 4}.get(plain.dtype.kind, 8)
-    values = plain.values() if isinstance(plain, dict) else plain if isinstance(plain, list) else ()
-    return float(sum(map(_bytes, values)))
+def _models_once(packed: dict[str, Any]) -> dict[str, Any]:
+    """A packed surrogate whose models of estimates, which several of its members may share, are listed in "models"."""
+    models: dict[str, int] = {}
+
+    def listed(value: Any) -> Any:
+        if isinstance(value, list):
+            return [listed(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        return {
+            key: models.setdefault(json.dumps(each), len(models)) if key == "model" else listed(each)
+            for key, each in value.items()
+        }
+
+    found: dict[str, Any] = listed(packed)
+    return found | {"models": [json.loads(model) for model in models]}
 
 
 def _packed(plain: Any, seed: int) -> Any:

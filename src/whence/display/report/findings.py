@@ -30,7 +30,7 @@ from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceil
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
-from whence.surrogates.model import DESCRIPTIONS, SIZE_ONLY, Model
+from whence.surrogates.model import AVERAGE, DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.posterior import HALF_WIDTH
 from whence.surrogates.trust import trust_in_estimates
 
@@ -172,8 +172,8 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         return {"reason": "Interactions are about tasks that are in or out; this table has mixture weights."}
     if runs.n_tasks < 2:
         return {"reason": "With a single task there are no pairs."}
-    n_processes = sum(len(getattr(part.surrogate, "groups_", ())) for part in model.parts)
-    if runs.n_tasks > MOST_TASKS or n_processes * float(runs.n_tasks * runs.n_runs) ** 2 > PAIR_WORK:
+    work = runs.n_tasks**2 * sum(_squared_runs(part.surrogate) for part in model.parts)
+    if runs.n_tasks > MOST_TASKS or work > PAIR_WORK:
         return {
             "reason": "All pairs of so many tasks would take long to compute. "
             "Ask for one target at a time: whence interactions FILE --outcome NAME."
@@ -186,6 +186,14 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         "words": [*pairs.words, UNCLEAR_WORD],
         "targets": _pairs_of_targets(pairs),
     }
+
+
+def _squared_runs(surrogate: Any) -> float:
+    """The squared numbers of runs of all processes in a surrogate, which its pairs cost per pair of tasks."""
+    own = sum(float(len(group.posterior.X)) ** 2 for group in getattr(surrogate, "groups_", ()))
+    within = list(getattr(surrogate, "members_", {}).values())
+    within += [part.surrogate for rung in getattr(surrogate, "rungs", ()) for part in rung.model.parts]
+    return own + sum(_squared_runs(each) for each in within)
 
 
 def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
@@ -286,7 +294,7 @@ def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCu
 
 
 def _methods(model: Model) -> list[dict[str, Any]]:
-    """Every surrogate tried, and its scores per target in cross-validation; what was chosen first, then the best."""
+    """Every surrogate tried, its weight and cross-validated scores per target; what is used first, then the best."""
     rows: dict[str, dict[str, Any]] = {}
     for part in model.parts:
         for trial in part.trials:
@@ -296,14 +304,21 @@ def _methods(model: Model) -> list[dict[str, Any]]:
                 {
                     "name": shown,
                     "what": DESCRIPTIONS.get(trial.name, ""),
-                    "chosen": np.zeros(len(model.target_names), dtype=bool),
+                    "used": np.zeros(len(model.target_names), dtype=bool),
+                    "weight": np.full(len(model.target_names), np.nan),
                     **{score: np.full(len(model.target_names), np.nan) for score in TRIAL_SCORES},
                 },
             )
-            row["chosen"][part.targets] = trial.name == part.name
+            row["used"][part.targets] = trial.name == part.name
+            row["weight"][part.targets] = _weight(part, trial.name)
             for score in TRIAL_SCORES:
                 row[score][part.targets] = getattr(trial, score)
-    return sorted(rows.values(), key=lambda row: (not row["chosen"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
+    return sorted(rows.values(), key=lambda row: (not row["used"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
+
+
+def _weight(part: Part, name: str) -> Floats | float:
+    """Weight of a surrogate for the targets of a part, 0 where it was left out; NaN of what has none to be given."""
+    return np.nan if name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) else part.weights.get(name, 0.0)
 
 
 def _curve(model: Model, seed: int) -> LearningCurve | None:

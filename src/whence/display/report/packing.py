@@ -89,7 +89,11 @@ def pack_intervals(middle: ArrayLike, low: ArrayLike, high: ArrayLike, places: i
 
 def deflated(document: Mapping[str, Any]) -> str:
     """Return a document as the base64 text of its deflated JSON: no name in it can be taken for markup."""
-    text = json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return deflated_text(json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+
+def deflated_text(text: str) -> str:
+    """Return the base64 text of deflated text."""
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
 
 

@@ -18,7 +18,7 @@ from string import Template
 from typing import Any
 
 from whence.display.report.findings import collect
-from whence.display.report.packing import deflated
+from whence.display.report.packing import deflated, deflated_text
 from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
 from whence.surrogates.model import Model
@@ -89,8 +89,8 @@ def page(document: Mapping[str, Any]) -> str:
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
     whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
-    script = "".join(_lean(_asset(name)) for name in SCRIPTS)
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode("ascii")
+    loader, scripts = _lean(_asset("load.js")), "".join(_lean(_asset(name)) for name in SCRIPTS)
+    allowed = f"{_digest(loader)} {_digest(scripts)}"
     first = targets[0]["answer"]
     sentences = [first["subset"], first["tasks"]]
     sentences.insert(0 if first["weak"] else 2, [(first["trust"], "")])
@@ -101,11 +101,12 @@ def page(document: Mapping[str, Any]) -> str:
         ),
         version=escape(runs["version"]),
         over=escape(over),
-        policy=f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:",
+        policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:",
         style=_lean(_asset("page.css")),
         answer="".join(f"<p>{escape(''.join(text for text, _ in sentence))}</p>" for sentence in sentences),
         data=deflated(document),
-        script=script,
+        scripts=deflated_text(scripts),
+        loader=loader,
     )
 
 
@@ -122,6 +123,11 @@ def _shown(value: Any) -> Any:
 
 def _asset(name: str) -> str:
     return (files("whence.display.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(script: str) -> str:
+    """By which a policy lets a script run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode('ascii')}'"
 
 
 def _lean(text: str) -> str:

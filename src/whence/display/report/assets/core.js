@@ -33,14 +33,6 @@ function unpackIntervals(packed) {
   return Array.from(middle, (score, i) => ({ score, low: score - below[i], high: score + below[i] + skew[i] }));
 }
 
-const bytesOf = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-
-// The document of the page, which travels deflated.
-async function inflated(text) {
-  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
-}
-
 // Row i of an array that was unpacked with this shape.
 function rowOf(array, shape, i) {
   return array.subarray(i * shape[1], (i + 1) * shape[1]);

@@ -252,5 +252,4 @@ function showSummary(report, state, actions) {
   );
 }
 
-let page = null;
-inflated(byId("data").textContent).then((doc) => (page = new Page(doc)));
+inflated("data").then((text) => (page = new Page(JSON.parse(text))));

@@ -43,7 +43,7 @@ class AdditiveSurrogate {
 
   // Of the surrogate itself, without the noise of a run.
   uncertainty(position) {
-    return Math.sqrt(this.variance(position) - this.noise) * this.factor;
+    return Math.sqrt(Math.max(this.variance(position) - this.noise, 0)) * this.factor;
   }
 
   // (s − center)ᵀ Q (s − center) + constant.
@@ -110,7 +110,8 @@ function dot(a, b) {
 const factorOf = (doc, place) => (doc.factor ? unpack(doc.factor)[place] : 1);
 
 class Posterior {
-  constructor(doc, group, place, runs, target) {
+  constructor(doc, place, source) {
+    const group = doc.groups.find((one) => one.targets.includes(place));
     const at = group.targets.indexOf(place);
     this.coordinates = new Coordinates(doc.coordinates);
     this.factor = factorOf(doc, place);
@@ -119,7 +120,7 @@ class Posterior {
     this.offset = unpack(group.level)[at];
     this.scale = unpack(group.scale)[at];
     const rows = unpack(doc.rows);
-    this.X = Array.from(rows, (row) => this.coordinates.of(runs.subset(row)));
+    this.X = Array.from(rows, (row) => this.coordinates.of(source.subset(row)));
     this.size = this.X.length;
     this.cost = this.size;
     this.parts = [];
@@ -128,7 +129,7 @@ class Posterior {
     this.noise = unpack(group.noise);
     this.ready = false;
     if (group.dual) this.dual = rowOf(unpack(group.dual), group.dual.shape, at);
-    else this.measured = Array.from(rows, (row) => mean(runs.measured(runs.subset(row), target)));
+    else this.measured = Array.from(rows, source.outcome);
   }
 
   // What was measured, as the process sees it.
@@ -176,9 +177,11 @@ class Posterior {
 
   // k(s, t) for every run t.
   against(position) {
-    const values = new Float64Array(this.size);
-    this.parts.forEach((part, p) => part.addValues(position.sums[p], values));
-    return values;
+    if (!position.values) {
+      position.values = new Float64Array(this.size);
+      this.parts.forEach((part, p) => part.addValues(position.sums[p], position.values));
+    }
+    return position.values;
   }
 
   level(position) {
@@ -205,6 +208,11 @@ class Posterior {
 
   // prior − kᵀ C⁻¹ k.
   unexplained(position) {
+    position.unexplained ??= this.computeUnexplained(position);
+    return position.unexplained;
+  }
+
+  computeUnexplained(position) {
     const values = this.against(position);
     const prior = this.parts.reduce((sum, part) => sum + part.diagonal(position.x), 0);
     const half = new Float64Array(this.factored.length);
@@ -247,30 +255,46 @@ class Posterior {
   }
 }
 
-// A posterior in normal scores of the outcome, mapped back through the measured outcomes (warp.py).
+// A posterior in normal scores of the outcome, mapped back through the measured outcomes (combined.py).
 class RankPosterior extends Posterior {
-  constructor(doc, group, place, runs, target) {
-    super(doc, group, place, runs, target);
-    this.scores = rowOf(unpack(doc.scores), doc.scores.shape, place);
-    this.outcomes = doc.outcomes
+  constructor(doc, place, source) {
+    super(doc, place, source);
+    const scores = rowOf(unpack(doc.scores), doc.scores.shape, place);
+    const outcomes = doc.outcomes
       ? rowOf(unpack(doc.outcomes), doc.outcomes.shape, place)
       : Float64Array.from(this.measured).sort();
+    this.ranks = new RankScale(scores, outcomes);
     this.leastStd = unpack(doc.least_std)[place];
+    this.outcomeScale = unpack(doc.scale)[place];
   }
 
   get given() {
-    return this.measured.map((value) => this.scores[this.outcomes.indexOf(value)]);
+    return this.measured.map((value) => this.ranks.scores[this.ranks.outcomes.indexOf(value)]);
   }
 
   mean(position) {
-    return this.outcome(this.level(position));
+    return this.ranks.outcome(this.level(position));
   }
 
   std(position) {
-    const center = this.level(position);
-    const spread = this.relativeStd(position) * this.scale;
-    const half = (this.outcome(center + spread) - this.outcome(center - spread)) / 2;
+    const half = this.ranks.outcomeStd(this.level(position), this.relativeStd(position) * this.scale);
     return Math.max(half, this.leastStd) * this.factor;
+  }
+
+  uncertainty(position) {
+    return Math.sqrt(this.unexplained(position)) * this.outcomeScale * this.factor;
+  }
+}
+
+// The monotone map between outcomes and normal scores of one target (warp.py).
+class RankScale {
+  constructor(scores, outcomes) {
+    this.scores = scores;
+    this.outcomes = outcomes;
+  }
+
+  static of(doc, place) {
+    return new RankScale(...[doc.scores, doc.outcomes].map((one) => rowOf(unpack(one), one.shape, place)));
   }
 
   // Linear between measured outcomes, and beyond them with the slope of the outer tenth.
@@ -281,49 +305,82 @@ class RankPosterior extends Posterior {
     const slope = (a, b) => (scores[a] !== scores[b] ? (outcomes[a] - outcomes[b]) / (scores[a] - scores[b]) : 0);
     if (z < scores[0]) return outcomes[0] + (last > 0 ? slope(0, inner) * (z - scores[0]) : 0);
     if (z > scores[last]) return outcomes[last] + (last > 0 ? slope(last, last - inner) * (z - scores[last]) : 0);
-    let low = 0;
-    let high = last;
-    while (high - low > 1) {
-      const middle = (low + high) >> 1;
-      if (scores[middle] <= z) low = middle;
-      else high = middle;
-    }
-    return z >= scores[high] ? outcomes[high] : outcomes[low] + slope(high, low) * (z - scores[low]);
+    return between(z, scores, outcomes);
+  }
+
+  // Within the measured range.
+  score(y) {
+    return between(y, this.outcomes, this.scores);
+  }
+
+  outcomeStd(z, std) {
+    return (this.outcome(z + std) - this.outcome(z - std)) / 2;
+  }
+
+  scoreStd(y, std) {
+    return (this.score(y + std) - this.score(y - std)) / 2;
   }
 }
 
-// Several surrogates, weighted (averaged.py); what they disagree about is uncertain.
-class AveragedSurrogate {
-  constructor(doc, place, runs, target) {
+// The value at x of a line through points of increasing xs; beyond them that of the last.
+function between(x, xs, ys) {
+  let low = 0;
+  let high = xs.length - 1;
+  if (x <= xs[0]) return ys[0];
+  if (x >= xs[high]) return ys[high];
+  while (high - low > 1) {
+    const middle = (low + high) >> 1;
+    if (xs[middle] <= x) low = middle;
+    else high = middle;
+  }
+  return ys[low] + ((ys[high] - ys[low]) / (xs[high] - xs[low])) * (x - xs[low]);
+}
+
+// What is made of other surrogates. A position has those of all posteriors and sums of tasks ("leaves") beneath it, so
+// that what several members share is computed once.
+class Composite {
+  constructor(doc, place, members) {
     this.factor = factorOf(doc, place);
-    this.members = doc.members.map((member) => madeOf(member, place, runs, target));
-    this.weights = rowOf(unpack(doc.weights), doc.weights.shape, place);
-    this.cost = this.members.reduce((sum, member) => sum + member.cost, 0);
+    this.leaves = [...new Set(members.flatMap((member) => member.leaves ?? [member]))];
+    this.cost = this.leaves.reduce((sum, leaf) => sum + leaf.cost, 0);
   }
 
   get ready() {
-    return this.members.every((member) => member.ready);
+    return this.leaves.every((leaf) => leaf.ready);
   }
 
   async prepare() {
-    for (const member of this.members) await member.prepare();
+    for (const leaf of this.leaves) await leaf.prepare();
   }
 
   at(subset) {
-    return { subset, of: this.members.map((member) => member.at(subset)) };
+    return { subset, of: new Map(this.leaves.map((leaf) => [leaf, leaf.at(subset)])) };
   }
 
   moved(from, k, weight) {
-    const of = this.members.map((member, i) => member.moved(from.of[i], k, weight));
-    return { subset: of[0].subset, of };
+    const of = new Map(this.leaves.map((leaf) => [leaf, leaf.moved(from.of.get(leaf), k, weight)]));
+    return { subset: of.get(this.leaves[0]).subset, of };
   }
 
   level(position) {
     return this.mean(position);
   }
+}
+
+// What a member says ("mean", "std", "uncertainty") at the position of a composite.
+const said = (member, what, position) => member[what](position.of.get(member) ?? position);
+
+// Several surrogates, weighted; what they disagree about is uncertain (averaged.py).
+class AveragedSurrogate extends Composite {
+  constructor(doc, place, source) {
+    const members = doc.members.map((member) => madeOf(member, place, source));
+    super(doc, place, members);
+    this.members = members;
+    this.weights = rowOf(unpack(doc.weights), doc.weights.shape, place);
+  }
 
   mean(position) {
-    return this.members.reduce((sum, member, i) => sum + this.weights[i] * member.mean(position.of[i]), 0);
+    return this.members.reduce((sum, member, i) => sum + this.weights[i] * said(member, "mean", position), 0);
   }
 
   std(position) {
@@ -335,86 +392,90 @@ class AveragedSurrogate {
   }
 
   spread(position, kind) {
-    const middle = this.mean(position);
-    const second = this.members.reduce((sum, member, i) => {
-      const apart = member.mean(position.of[i]) - middle;
-      return sum + this.weights[i] * (member[kind](position.of[i]) ** 2 + apart ** 2);
-    }, 0);
+    const means = this.members.map((member) => said(member, "mean", position));
+    const middle = dot(this.weights, means);
+    const second = this.members.reduce(
+      (sum, member, i) => sum + this.weights[i] * (said(member, kind, position) ** 2 + (means[i] - middle) ** 2),
+      0,
+    );
     return Math.sqrt(second) * this.factor;
   }
 }
 
 // Estimates, each times its slope, and a process of what they leave over (fused.py).
-class FusedSurrogate {
-  constructor(doc, place, runs, target) {
-    const count = doc.rungs.length;
-    const learned = (docs, r) => surrogateOf(docs, place, new Table(doc.rungs[r], runs));
-    this.factor = factorOf(doc, place);
-    this.residual = madeOf(doc.residual, place, runs, target);
-    this.carried = doc.carried.map((one) => madeOf(one, place, runs, target));
-    this.estimates = doc.rungs.map((rung, r) => learned(rung.surrogates, r));
-    this.spreads = doc.rungs.map((rung, r) => learned(rung.spreads, r) ?? this.estimates[r]);
-    this.slopes = doc.rungs.map((rung) => unpack(rung.slope)[place]);
-    this.levels = doc.rungs.map((rung) => unpack(rung.level)[place]);
-    this.covariance = unpack(doc.covariance).subarray(place * count * count, (place + 1) * count * count);
-    this.uncertain = [this.residual, ...this.spreads];
-    this.parts = [...new Set([...this.uncertain, ...this.carried, ...this.estimates])];
-    this.cost = this.parts.reduce((sum, part) => sum + part.cost, 0);
-  }
-
-  get ready() {
-    return this.uncertain.every((part) => part.ready);
-  }
-
-  async prepare() {
-    for (const part of this.uncertain) await part.prepare();
-  }
-
-  at(subset) {
-    return { subset, of: new Map(this.parts.map((part) => [part, part.at(subset)])) };
-  }
-
-  moved(from, k, weight) {
-    const of = new Map(this.parts.map((part) => [part, part.moved(from.of.get(part), k, weight)]));
-    return { subset: of.get(this.residual).subset, of };
-  }
-
-  // What the estimates of a rung are, less their mean.
-  estimate(position, r) {
-    const part = this.estimates[r];
-    return part.mean(position.of.get(part)) - this.levels[r];
-  }
-
-  level(position) {
-    const rest = this.residual.mean(position.of.get(this.residual));
-    return this.slopes.reduce((sum, slope, r) => sum + slope * this.estimate(position, r), rest);
+class FusedSurrogate extends Composite {
+  constructor(doc, place, source) {
+    const residual = madeOf(doc.residual, place, source);
+    const rungs = doc.rungs.map((rung) => new Rung(rung, place, source));
+    super(doc, place, [residual, ...rungs.map((rung) => rung.model)]);
+    this.residual = residual;
+    this.rungs = rungs;
+    this.carried = doc.carried.map(({ dual, level }) => ({
+      dual: rowOf(unpack(dual), dual.shape, place),
+      level: unpack(level)[place],
+    }));
+    this.slopes = rowOf(unpack(doc.slopes), doc.slopes.shape, place);
+    const squared = rungs.length ** 2;
+    this.covariance = unpack(doc.covariance).subarray(place * squared, (place + 1) * squared);
+    this.usual = unpack(doc.usual)[place];
   }
 
   mean(position) {
-    return this.level(position);
+    const rest = said(this.residual, "mean", position);
+    return this.rungs.reduce((sum, rung, r) => sum + this.slopes[r] * rung.mean(position), rest);
   }
 
   std(position) {
-    let variance = this.residual.std(position.of.get(this.residual)) ** 2;
-    const apart = this.slopes.map((slope, r) => {
-      const spread = this.spreads[r];
-      variance += (slope * spread.uncertainty(position.of.get(spread))) ** 2;
-      return this.estimate(position, r) - this.carried[r].mean(position.of.get(this.carried[r]));
+    let variance = said(this.residual, "std", position) ** 2;
+    const against = this.residual.against(position.of.get(this.residual));
+    // How far estimates are from what the runs say of them: so much does an uncertain slope matter.
+    const apart = this.rungs.map((rung, r) => {
+      variance += (this.slopes[r] * rung.uncertainty(position)) ** 2;
+      return rung.mean(position) - dot(against, this.carried[r].dual) - this.carried[r].level;
     });
     apart.forEach((a, r) => apart.forEach((b, s) => (variance += a * b * this.covariance[r * apart.length + s])));
-    return Math.sqrt(variance) * this.factor;
+    return Math.sqrt(Math.max(variance - this.usual, 0)) * this.factor;
   }
 }
 
-// The subsets that estimates were learned from.
-class Table {
-  constructor(doc, runs) {
-    this.K = runs.K;
-    this.weights = unpack(doc.subsets);
+// One kind of estimates, less their mean; as normal scores where they are fused on ranks (rungs.py).
+class Rung {
+  constructor(doc, place, source) {
+    this.model = source.estimates(doc.model, place);
+    this.middle = unpack(doc.level)[place];
+    this.ranks = doc.scale ? RankScale.of(doc.scale, place) : null;
   }
 
-  subset(row) {
-    return Float64Array.from(this.weights.subarray(row * this.K, (row + 1) * this.K));
+  mean(position) {
+    const expected = said(this.model, "mean", position);
+    return (this.ranks ? this.ranks.score(expected) : expected) - this.middle;
+  }
+
+  uncertainty(position) {
+    const std = said(this.model, "uncertainty", position);
+    return this.ranks ? this.ranks.scoreStd(said(this.model, "mean", position), std) : std;
+  }
+}
+
+// Fusion of normal scores, mapped back to outcomes (rank_fused.py).
+class RankFusedSurrogate extends Composite {
+  constructor(doc, place, source) {
+    const scored = madeOf(doc.scored, place, source);
+    super(doc, place, [scored]);
+    this.scored = scored;
+    this.ranks = RankScale.of(doc.scale, place);
+  }
+
+  level(position) {
+    return this.scored.mean(position);
+  }
+
+  mean(position) {
+    return this.ranks.outcome(this.level(position));
+  }
+
+  std(position) {
+    return this.ranks.outcomeStd(this.level(position), this.scored.std(position)) * this.factor;
   }
 }
 
@@ -523,14 +584,33 @@ class KernelPart {
 // The surrogate of a target; null where the page has none for it.
 function surrogateOf(docs, target, runs) {
   const doc = docs.find((part) => part.targets.includes(target));
-  return doc ? madeOf(doc, doc.targets.indexOf(target), runs, target) : null;
+  if (!doc) return null;
+  const made = new Map();
+  // The model of a table of estimates, once for all that build on it.
+  const estimates = (which, place) => {
+    if (!made.has(which)) made.set(which, modelOf(doc.models[which], place, runs.K));
+    return made.get(which);
+  };
+  const subset = (row) => runs.subset(row);
+  const outcome = (row) => mean(runs.measured(runs.subset(row), target));
+  return madeOf(doc, doc.targets.indexOf(target), { subset, outcome, estimates });
 }
 
-// The surrogate in some place of a document; `target` is the column of the table that it was fitted to.
-function madeOf(doc, place, runs, target) {
-  if (doc.kind === "additive") return new AdditiveSurrogate(doc, place);
-  if (doc.kind === "averaged") return new AveragedSurrogate(doc, place, runs, target);
-  if (doc.kind === "fused") return new FusedSurrogate(doc, place, runs, target);
-  const group = doc.groups.find((one) => one.targets.includes(place));
-  return new (doc.kind === "ranks" ? RankPosterior : Posterior)(doc, group, place, runs, target);
+function modelOf({ subsets, surrogates }, place, tasks) {
+  const weights = unpack(subsets);
+  const subset = (row) => Float64Array.from(weights.subarray(row * tasks, (row + 1) * tasks));
+  const doc = surrogates.find((part) => part.targets.includes(place));
+  return madeOf(doc, doc.targets.indexOf(place), { subset });
 }
+
+const KINDS = {
+  additive: AdditiveSurrogate,
+  posterior: Posterior,
+  ranks: RankPosterior,
+  averaged: AveragedSurrogate,
+  fused: FusedSurrogate,
+  "fused on ranks": RankFusedSurrogate,
+};
+
+// The surrogate in some place of a document; `source` has the runs it was fitted to.
+const madeOf = (doc, place, source) => new KINDS[doc.kind](doc, place, source);

@@ -1,6 +1,7 @@
 // Can I trust this? Held-out predictions, yardsticks, the learning curve, the runs that fit worst, the data.
 
 const WORST = 6;
+const WEIGHT = "the share of each surrogate in all predictions on this page";
 
 function showTrust(report, state, actions) {
   const held = report.heldOut(state.target);
@@ -85,9 +86,10 @@ function methods(report, state) {
   const rows = trust.methods.map((m) =>
     el(
       "tr",
-      { class: m.chosen[t] ? "chosen" : null },
-      el("td", { "data-tip": m.what || null }, m.name + (m.chosen[t] ? " (chosen)" : "")),
-      el("td", { class: "num" }, meter(m.lds[t], most, m.chosen[t]), number(m.lds[t])),
+      { class: m.used[t] ? "chosen" : null },
+      el("td", { "data-tip": m.what || null }, m.name),
+      el("td", { class: "num" }, finite(m.weight[t]) ? percent(m.weight[t]) : null),
+      el("td", { class: "num" }, meter(m.lds[t], most, m.used[t]), number(m.lds[t])),
       el("td", { class: "num" }, number(m.residual_error[t])),
       el("td", { class: "num" }, percent(m.coverage[t])),
     ),
@@ -97,7 +99,7 @@ function methods(report, state) {
       el(
         "tr",
         {},
-        el("td", {}, "noise ceiling"),
+        el("td", { colspan: 2 }, "noise ceiling"),
         el("td", { class: "num" }, meter(ceiling, most), number(ceiling)),
         el("td", { class: "num", colspan: 2 }, `${span(trust.ceiling.low[t], trust.ceiling.high[t])}`),
       ),
@@ -115,6 +117,7 @@ function methods(report, state) {
           "tr",
           {},
           el("th", { scope: "col" }, "on held-out runs"),
+          el("th", { scope: "col", class: "num", "data-tip": WEIGHT }, "weight"),
           names.map((name) => el("th", { scope: "col", class: "num", "data-tip": trust.legend[name] }, name)),
         ),
       ),
@@ -123,7 +126,7 @@ function methods(report, state) {
     el(
       "p",
       { class: "note" },
-      names.map((name) => `${name}: ${trust.legend[name]}`).join(". "),
+      [`weight: ${WEIGHT}`, ...names.map((name) => `${name}: ${trust.legend[name]}`)].join(". "),
       ". ",
       finite(ceiling)
         ? "Noise ceiling: the best rank correlation that training noise leaves room for."
