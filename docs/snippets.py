@@ -204,7 +204,7 @@ def wrapped(printed: str) -> str:
     lines = []
     for line in printed.rstrip().splitlines():
         row = "  " in line.strip() or "──" in line
-        lines += [line.rstrip()] if row or len(line) <= WIDTH else textwrap.wrap(line, WIDTH)
+        lines += [line.rstrip()] if row or len(line) <= WIDTH else textwrap.wrap(line, WIDTH, break_on_hyphens=False)
     return "\n".join(lines) + "\n"
 
 
