@@ -139,11 +139,9 @@ def test_commands_that_cannot_be_run_are_refused():
 
 IN_THE_READERS_PLACE = {
     '{"code": (inputs, labels), ...}': "tasks",  # the dots are the reader's other tasks
-    "# exp.py\ndef problem": "# exp.py\nimport whence\nfrom reader import model, tasks, inputs, labels\ndef problem",
+    "# problem.py\n": "# problem.py\nimport whence\nfrom reader import model, tasks, inputs, labels\n",
     "# exp.py\nTASKS": "# exp.py\nfrom reader import train_my_model, loss, accuracy\nTASKS",
     " -n 500 ": " -n 60 ",  # less of the same
-    "n=1000": "n=60",
-    "rank=512": "rank=16",
 }
 READER = """
 import torch
@@ -211,10 +209,41 @@ def test_snippets_of_the_readme_run():
     for part in filter(snippets.snippets, text.split("\n## ")):
         with snippets.own_folder() as folder:
             readme_folder(folder)
-            if "--outcome accuracy" in part:
-                snippets.run_whence(["demo", "-o", "runs.csv"])
             for ran in snippets.run_page(part, "README.md", readme_names()):
                 assert not ran.complaint, f"README.md, in: {part.splitlines()[0]}. {ran.complaint}"
+
+
+def test_the_readme_can_be_read_to_the_end():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+# ---- files for contributors ------------------------------------------------------------------------------
+
+
+def test_contributors_are_sent_to_files_and_tables_that_exist():
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    assert len(rows) == 12
+    for row in rows[2:]:
+        homes = re.findall(r"`([\w/]+/[\w.]+)`", row)
+        assert homes, row
+        for home in homes:
+            assert (ROOT / home).exists() or (ROOT / "src" / "whence" / home).exists(), home
+        text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("*.py"))
+        for name in re.findall(r"`([A-Z_]{2,}|parts_of)` (?:and `([A-Z_]+)` )?of `tests", row):
+            assert all(re.search(rf"^(def )?{one}\b", text, re.MULTILINE) for one in name if one), name
+
+
+def test_one_version_everywhere():
+    asked = {
+        "pyproject.toml": rf'^version = "{whence.__version__}"$',
+        "CITATION.cff": rf"^version: {whence.__version__}$",
+        "docs/cli.md": rf"^whence {whence.__version__}$",
+    }
+    for file, line in asked.items():
+        assert re.search(line, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), file
+    released = re.findall(r"^## ([\d.]+) — (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert released[0][0] == whence.__version__
+    assert f"date-released: {released[0][1]}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 # ---- the site --------------------------------------------------------------------------------------------
