@@ -97,11 +97,11 @@ def snippets(text: str) -> list[Snippet]:
     return found
 
 
-def run_page(text: str, name: str, namespace: dict[str, Any] | None = None) -> Iterator[Ran]:
+def run_page(text: str, name: str) -> Iterator[Ran]:
     """Run the snippets of a page in the current folder, one after the other."""
     if "transformers" in text:
         import_transformers()  # a torchvision that does not go with torch must not keep models of text from loading
-    names = {"__name__": "__main__", **(namespace or {})}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for snippet in snippets(text):
         began = time.perf_counter()
         printed = run_python(snippet, name, names) if snippet.language == "python" else run_commands(snippet.code)

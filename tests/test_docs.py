@@ -1,8 +1,8 @@
 """The documentation: every snippet runs and prints what its page shows, and the site builds, whole and by itself.
 
 What runs, and how outputs are compared, is described in ``docs/snippets.py``. The README speaks of things that a
-reader has and this repository has not, such as ``train_my_model`` or a table of runs: `readme_folder` and
-`readme_names` stand for them, and `IN_THE_READERS_PLACE` for what it leaves out.
+reader has and this repository has not, such as ``train_my_model`` or a table of runs: `readme_folder` stands for them,
+and `IN_THE_READERS_PLACE` for what it leaves out.
 """
 
 from __future__ import annotations
@@ -172,15 +172,14 @@ def accuracy(trained):
 
 
 def readme_folder(folder):
-    """What the reader has: runs, scores of another method, a problem, and a language model with its examples."""
+    """What the reader has: runs, a problem, and a language model with its examples."""
     from language_models import examples, tiny_model, tiny_tokenizer
 
     (folder / "reader.py").write_text(READER, encoding="utf-8")
-    rng, names = np.random.default_rng(0), ["wiki", "code", *(f"source_{i}" for i in range(18))]
+    rng, names = np.random.default_rng(0), ["wiki", "code", *(f"source_{i}" for i in range(6))]
     subsets, effects = whence.Bernoulli(0.5).draw(len(names), 60, seed=0), rng.normal(size=len(names))
     table = pd.DataFrame(subsets.astype(int), columns=names)
     table.assign(loss=subsets @ effects - subsets[:, 0] * subsets[:, 1]).to_csv(folder / "runs.csv", index=False)
-    pd.DataFrame({"task": names, "loss": effects}).to_csv(folder / "tracin.csv", index=False)
     tiny_model().float().save_pretrained(folder / "MODEL_DIR")
     tiny_tokenizer().save_pretrained(folder / "MODEL_DIR")
     for name, n in {"demos": 8, "val": 10}.items():
@@ -188,28 +187,16 @@ def readme_folder(folder):
         pd.DataFrame(rows).to_json(folder / f"{name}.jsonl", orient="records", lines=True)
 
 
-def readme_names():
-    """What the reader has defined."""
-    reader = importlib.import_module("reader")
-    recipe = whence.Recipe(steps=10, lr=0.1)
-    retrain = whence.Retrain(whence.Problem(reader.model, reader.tasks, reader.targets), recipe)
-    states = [{name: (step + 1) * value for name, value in reader.model.state_dict().items()} for step in range(2)]
-    return {
-        "model": reader.model, "tasks": reader.tasks, "targets": reader.targets, "recipe": recipe, "states": states,
-        "whence": whence, "true_runs": whence.measure(retrain, whence.FixedSize(5), 12),
-    }  # fmt: skip
-
-
 @pytest.mark.filterwarnings("default")
 def test_snippets_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for given, stands in IN_THE_READERS_PLACE.items():
         text = text.replace(given, stands)
-    # Each section has its own folders, and its own idea of what `model` is.
+    # Each section has its own folder.
     for part in filter(snippets.snippets, text.split("\n## ")):
         with snippets.own_folder() as folder:
             readme_folder(folder)
-            for ran in snippets.run_page(part, "README.md", readme_names()):
+            for ran in snippets.run_page(part, "README.md"):
                 assert not ran.complaint, f"README.md, in: {part.splitlines()[0]}. {ran.complaint}"
 
 
@@ -222,8 +209,8 @@ def test_the_readme_can_be_read_to_the_end():
 
 def test_contributors_are_sent_to_files_and_tables_that_exist():
     rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
-    assert len(rows) == 12
-    for row in rows[2:]:
+    assert len(rows) == 11
+    for row in rows[1:]:
         homes = re.findall(r"`([\w/]+/[\w.]+)`", row)
         assert homes, row
         for home in homes:
