@@ -290,7 +290,7 @@ class Model(Shown):
 def fit(
     outcomes: Outcomes, *, estimates: Any = None, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0
 ) -> Model:
-    """Return a :class:`Model` of the outcomes: the surrogate that predicts held-out runs best.
+    """Return a :class:`Model` of the outcomes: surrogates averaged by how well each predicts held-out runs.
 
     Parameters
     ----------
@@ -301,7 +301,7 @@ def fit(
         truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
         function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
     surrogate : scikit-learn regressor, optional
-        Use this one instead of choosing; it is still cross-validated.
+        Use this one instead of the average; it is still cross-validated.
     n_folds : int
         Folds of the cross-validation, split by distinct subset; None fits the given surrogate without it.
     seed : int
