@@ -19,8 +19,8 @@ from whence.answers.rules import Contrasts
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.mixture import Mixture
 

@@ -19,9 +19,10 @@ from whence.evaluation import coverage, lds
 from whence.outcomes import Outcomes
 from whence.surrogates import choose, crossvalidation
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import CANDIDATES, Model, fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import CANDIDATES, fit
 from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.model import Model
 
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.2)  # nothing to tune: fast
 

@@ -15,8 +15,8 @@ from conformance import FOREST, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.kernels import RBF, Lattice
 from whence.surrogates.mixture import Mixture

@@ -15,8 +15,8 @@ from conformance import FOREST, outcomes_of, subsets, table
 from whence.answers.effects import as_model
 from whence.answers.rules import MOST_NODES, RULES
 from whence.errors import InputError
-from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.mixture import Mixture
 

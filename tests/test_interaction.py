@@ -15,7 +15,7 @@ from whence.answers.rules import RULES
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import fit
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 
 every_rule = pytest.mark.parametrize("rule", PAIR_RULES)

@@ -16,8 +16,8 @@ from whence.designs.mixtures import mixtures_like
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 
 GIVEN = KernelSurrogate(alpha=0.1, gamma=0.3)

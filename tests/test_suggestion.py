@@ -13,8 +13,8 @@ from whence.answers.suggestion import suggest
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import fit
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 
 ALPHA, GAMMA = 0.2, 0.3

@@ -61,10 +61,10 @@ if TYPE_CHECKING:
     from whence.outcomes import read_outcomes as read_outcomes
     from whence.outcomes.subset import Subset as Subset
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
-    from whence.surrogates.choose import Model as Model
-    from whence.surrogates.choose import fit as fit
     from whence.surrogates.combined import CombinedSurrogate as CombinedSurrogate
+    from whence.surrogates.fit import fit as fit
     from whence.surrogates.kernel import KernelSurrogate as KernelSurrogate
+    from whence.surrogates.model import Model as Model
 
 __version__ = "0.2.0"
 
@@ -82,7 +82,7 @@ _HOME = {
     "KernelSurrogate": "surrogates.kernel",
     "LeaveOneOut": "designs",
     "LeaveTwoOut": "designs",
-    "Model": "surrogates.choose",
+    "Model": "surrogates.model",
     "OneStep": "estimators.onestep",
     "Outcomes": "outcomes",
     "Problem": "models.problem",
@@ -92,7 +92,7 @@ _HOME = {
     "Subset": "outcomes.subset",
     "TaskVectors": "estimators.merge",
     "attribute": "answers.attribution",
-    "fit": "surrogates.choose",
+    "fit": "surrogates.fit",
     "interactions": "answers.interactions",
     "lds": "evaluation",
     "measure": "measuring",

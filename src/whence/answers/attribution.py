@@ -19,8 +19,8 @@ from whence.answers.effects import Effects, as_model, contrast_effects, effects
 from whence.answers.rules import Contrasts, Rule, find_rule
 from whence.errors import DataWarning, InputError
 from whence.shown import Shown
-from whence.surrogates.choose import Model
 from whence.surrogates.mixture import Array
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd

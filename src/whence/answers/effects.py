@@ -14,8 +14,8 @@ import numpy as np
 
 from whence.answers.rules import Contrasts
 from whence.errors import InputError
-from whence.surrogates.choose import Model, Part
 from whence.surrogates.mixture import Array, Mixture
+from whence.surrogates.model import Model, Part
 from whence.surrogates.protocol import as_surrogate
 from whence.surrogates.remainders import ENUMERATED, SAMPLED, remainder_effects
 
@@ -43,7 +43,7 @@ def effects(model: Model, order: int, mixture: Mixture, *, seed: int = 0) -> Eff
     for part in model.parts:
         surrogate, at = as_surrogate(part.surrogate, len(part.targets)), (..., part.targets)
         scores[at], std[at] = surrogate.effects(order, mixture)
-        std[at] *= part.factor
+        std[at] *= part.effect_factor
         baseline[at] = surrogate.mean_outcome(mixture)
         remainder = surrogate.remainder()
         if remainder is not None and n_tasks >= order:
@@ -62,7 +62,7 @@ def contrast_effects(model: Model, asked: Contrasts) -> Effects:
     std, error = np.empty_like(scores), np.zeros_like(scores)
     for part in model.parts:
         own = as_surrogate(part.surrogate, len(part.targets)).contrast_std(asked.points, asked.contrasts)
-        std[:, part.targets] = own * part.factor
+        std[:, part.targets] = own * part.effect_factor
     if asked.sampled:
         for k, contrast in enumerate(asked.contrasts):
             groups = [values[side] - values[side].mean(0) for side in (contrast > 0, contrast < 0) if side.any()]

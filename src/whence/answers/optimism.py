@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import stdtrit
 
-from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
 from whence.surrogates.posterior import LEVEL
 
 # Std of the prior of the coefficients of the mean error, in standard deviations of a new run, and of the slope of the

@@ -12,6 +12,7 @@ from whence.answers.effects import as_model
 from whence.outcomes import Outcomes
 from whence.shown import Shown
 from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,7 +87,11 @@ def predictions(model: Any, subsets: Any) -> Predictions:
     """
     model = as_model(model)
     rows = model.rows(subsets)
-    predicted, std = model.predict(rows, return_std=True)
+    return predicted_at(model, rows, *model.predict(rows, return_std=True))
+
+
+def predicted_at(model: Model, rows: Array, predicted: Array, std: Array) -> Predictions:
+    """Return predictions (n, T) that a model made for subsets (n, K), beside what was measured there."""
     seen, means, _ = model.outcomes.distinct()
     known = {row.tobytes(): values for row, values in zip(seen, means, strict=True)}
     missing = np.full(len(model.target_names), np.nan)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from whence.surrogates.choose import Model
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd

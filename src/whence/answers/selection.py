@@ -25,8 +25,8 @@ from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
 from whence.shown import Shown
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
 from whence.surrogates.range import outside, warn_outside
 
 EXHAUSTIVE_SUBSETS = 200_000

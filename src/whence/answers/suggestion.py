@@ -17,8 +17,8 @@ from whence.designs import Exhaustive
 from whence.designs.mixtures import mixtures_like
 from whence.errors import InputError
 from whence.shown import Shown
-from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -144,7 +144,7 @@ def _leave_one_out(path: Path, runs: "Outcomes") -> "Outcomes":
     """Runs of the full set and of all that lack one task, with the tasks and targets of the table."""
     from whence.answers.attribution import refuse_mixtures
     from whence.evaluation import loo_correlation
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
     refuse_mixtures(Model(runs, ()), "loo")
     truth = whence.read_outcomes(path, runs.target_names, tasks=runs.task_names)

@@ -28,7 +28,7 @@ def report(
     """Write one HTML page with every answer, to read and to share."""
     from whence.answers.attribution import refuse_mixtures
     from whence.display.report import check_place, collect, write_page
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
     check_place(output)
     if rule is not None and rule is not args.RuleName.shift:

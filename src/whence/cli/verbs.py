@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.outcomes import Outcomes
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
 # ---- what several verbs share ----------------------------------------------------------------------------
 
@@ -54,7 +54,7 @@ def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
 def _refuse_mixtures(runs: "Outcomes", rule: str) -> None:
     """Refuse rules that mixtures have no answer to, before time is spent on the fit."""
     from whence.answers.attribution import refuse_mixtures
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
     refuse_mixtures(Model(runs, ()), rule)
 
@@ -158,6 +158,8 @@ def select(
     seed: args.Seed = 0,
 ) -> Answer:
     """Find the best subset of tasks under constraints."""
+    from whence.answers.prediction import predicted_at
+
     costs = args.numbers_of(cost)
     runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
     _targets(runs, [target] if target else None)
@@ -176,7 +178,7 @@ def select(
         extrapolate=extrapolate,
         seed=seed,
     )
-    frame = whence.predictions(model, found.subset[None]).to_frame()
+    frame = predicted_at(model, found.subset[None], found.predicted[None], found.std[None]).to_frame()
     frame = frame.assign(expected=found.expected, low=found.low, high=found.high)
     document = {
         "selected": frame["subset"].iloc[0],
@@ -202,10 +204,12 @@ def suggest(
     """List the next subsets worth measuring."""
     import numpy as np
 
+    from whence.answers.prediction import predicted_at
+
     targets = _targets(runs, [target] if target else None)
     model = _fit(runs, estimates, seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
-    frame = whence.predictions(model, found.subsets).to_frame().drop(columns="measured")
+    frame = predicted_at(model, found.subsets, found.predicted, found.std).to_frame().drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
     page: Page = [title(f"{counted(n, 'run')} to make next, {why[by.value]}")]
     page += pages.predictions_page(frame, runs, targets, column="run")

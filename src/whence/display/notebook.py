@@ -26,7 +26,7 @@ from whence.display.numbers import decimals, number, share, span
 from whence.errors import counted
 from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
 from whence.outcomes import Outcomes
-from whence.surrogates.choose import Model
+from whence.surrogates.model import Model
 
 HOW = ".to_frame()"  # to see what a table leaves out
 TOP_PAIRS = 10

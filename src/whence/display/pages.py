@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from whence.answers.selection import Selection
     from whence.evaluation import Ceiling, Comparison
     from whence.outcomes import Outcomes
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
 MOST_TARGETS = 5  # with more, tables show the mean over targets
 HOW = "--json or --top"  # to see what a table leaves out

@@ -22,8 +22,8 @@ from whence.display.layout import direction
 from whence.errors import InputError, did_you_mean
 from whence.evaluation import LearningCurve
 from whence.outcomes import Outcomes
-from whence.surrogates.choose import Model
 from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

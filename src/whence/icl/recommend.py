@@ -31,8 +31,9 @@ from whence.icl.outcomes import PromptOutcomes
 from whence.icl.prompts import Example, Prompts
 from whence.icl.truth import Prompted
 from whence.measuring import measure
-from whence.surrogates.choose import Model, fit
+from whence.surrogates.fit import fit
 from whence.surrogates.mixture import Mixture
+from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd

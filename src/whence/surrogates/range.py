@@ -19,7 +19,7 @@ from whence.surrogates.coordinates import is_binary
 from whence.surrogates.kernels import Array
 
 if TYPE_CHECKING:
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
 # A subset is far when it is so many times as far from its nearest run as runs typically are from each other.
 FAR = 1.5

@@ -25,7 +25,7 @@ from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 from whence.surrogates.warp import RankScale
 
 if TYPE_CHECKING:
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
 BLOCK_ROWS = 64
 # How many subsets an outcome function is asked for: so many per task, within bounds.
@@ -209,7 +209,8 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
     seed : int
         Of cross-validation, and of the subsets that outcome functions are asked for.
     """
-    from whence.surrogates.choose import Model, fit
+    from whence.surrogates.fit import fit
+    from whence.surrogates.model import Model
 
     given = dict(estimates) if isinstance(estimates, Mapping) else {"estimates": estimates}
     if not given:

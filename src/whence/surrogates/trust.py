@@ -10,7 +10,7 @@ from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.rank_fused import RankFusedSurrogate
 
 if TYPE_CHECKING:
-    from whence.surrogates.choose import Model
+    from whence.surrogates.model import Model
 
 # True runs of different subsets that it takes to weigh fused surrogates against others.
 FEWEST_TO_FUSE = 4

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from whence.display.report.packing import pack
-from whence.surrogates.choose import Model, Part
+from whence.surrogates.model import Model, Part
 from whence.surrogates.protocol import Places, as_surrogate
 
 # A browser factors so many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the

@@ -18,7 +18,7 @@ from whence.display.numbers import decimals
 from whence.errors import InputError
 from whence.evaluation import LearningCurve
 from whence.evaluation.ceiling import Ceiling
-from whence.surrogates.choose import Model
+from whence.surrogates.model import Model
 
 
 @dataclass(frozen=True)

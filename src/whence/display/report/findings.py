@@ -30,7 +30,7 @@ from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceil
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.progress import track
-from whence.surrogates.choose import DESCRIPTIONS, SIZE_ONLY, Model
+from whence.surrogates.model import DESCRIPTIONS, SIZE_ONLY, Model
 from whence.surrogates.posterior import HALF_WIDTH
 from whence.surrogates.trust import trust_in_estimates
 

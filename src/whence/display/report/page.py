@@ -21,7 +21,7 @@ from whence.display.report.findings import collect
 from whence.display.report.packing import deflated
 from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
-from whence.surrogates.choose import Model
+from whence.surrogates.model import Model
 
 SCRIPTS = (
     "core.js",

@@ -1,55 +1,28 @@
-"""``whence.fit``: average surrogates by how they cross-validate, say how good that is, and hand back a :class:`Model`.
-
-Targets measured in different runs are different tables: each such group gets its own surrogate. All weights look at the
-training runs only. Beside true runs, ``fit`` takes estimates of many more subsets (:mod:`.rungs`, :mod:`.fused`).
-"""
+"""The model: fitted surrogates together with the table they were fitted to, which every answer is read from."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whence.errors import DataWarning, InputError, some_of
-from whence.evaluation import SizeOnly, noise_ceiling
+from whence.errors import InputError, some_of
+from whence.evaluation import noise_ceiling
 from whence.outcomes import Outcomes
-from whence.progress import track
 from whence.shown import Shown
-from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.averaged import AveragedSurrogate, average_of
-from whence.surrogates.combined import CombinedSurrogate
-from whence.surrogates.crossvalidation import (
-    FEWEST_TO_CHECK,
-    Held,
-    Trial,
-    averaged_trial,
-    cross_validated,
-    fitted,
-    held_runs,
-    mean_of_defined,
-    predict_with_std,
-)
-from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.crossvalidation import Trial, mean_of_defined, predict_with_std
 from whence.surrogates.kernels import Array
 from whence.surrogates.protocol import as_surrogate
 from whence.surrogates.range import Range, outside, warn_outside
-from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFusedSurrogate, fusion_candidates
-from whence.surrogates.rungs import Rung, learn_rungs
-from whence.surrogates.trust import FEWEST_TO_FUSE, UNCHECKED, trust, trust_in_estimates
+from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED
+from whence.surrogates.rungs import Rung
+from whence.surrogates.trust import UNCHECKED, trust, trust_in_estimates
 
-CANDIDATES: Mapping[str, Any] = {
-    "additive": AdditiveSurrogate("ridge"),
-    "kernel": CombinedSurrogate("raw"),
-    "kernel on ranks": CombinedSurrogate("rank"),
-}
-# Weights before any run. The fused surrogate contains "estimates" and "kernel": it learns by itself what estimates
-# are worth, and a few held-out runs are a worse judge of that.
-PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
 AVERAGE, TRUE_RUNS = "average", "true runs alone"
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
@@ -61,7 +34,8 @@ DESCRIPTIONS = {
     AVERAGE: "surrogates weighted by how well each predicts held-out runs",
 }
 SIZE_ONLY = "size only"
-FEWEST_RUNS = 3
+# Set by benchmarks/calibration.py, so that 90% intervals of Shapley values and pairs hold 90% over its worlds.
+EFFECTS_WIDER, EFFECTS_FEW = 1.15, 6
 
 
 @dataclass(frozen=True)
@@ -94,7 +68,19 @@ class Part:
 
     @property
     def factor(self) -> Array:
+        """What the std of a new run is multiplied with, (T,), so that intervals hold on held-out runs."""
         return np.ones(len(self.targets)) if self.chosen is None else self.chosen.factor
+
+    @property
+    def effect_factor(self) -> Array:
+        """What the std of effects is multiplied with, (T,).
+
+        Held-out runs show errors that scatter; those that a smooth surrogate makes alike everywhere add up in effects,
+        the more so with few runs.
+        """
+        if self.chosen is None:
+            return self.factor
+        return np.asarray(self.factor * EFFECTS_WIDER * np.sqrt(1 + EFFECTS_FEW / len(self.chosen.runs)))
 
 
 @dataclass(frozen=True)
@@ -285,126 +271,3 @@ class Model(Shown):
             f"residual error {q['residual_error']:.2f} of the variance{intervals}. "
             f"{trust(q['lds'], self.n_subsets, complete=self.is_complete)}"
         )
-
-
-def fit(
-    outcomes: Outcomes, *, estimates: Any = None, surrogate: Any = None, n_folds: int | None = 5, seed: int = 0
-) -> Model:
-    """Return a :class:`Model` of the outcomes: surrogates averaged by how well each predicts held-out runs.
-
-    Parameters
-    ----------
-    outcomes : Outcomes
-        Runs; rows with a missing outcome are used for the targets they have.
-    estimates : Outcomes, Model, outcome function, or mapping of names to these, optional
-        Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
-        truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
-        function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
-    surrogate : scikit-learn regressor, optional
-        Use this one instead of the average; it is still cross-validated.
-    n_folds : int
-        Folds of the cross-validation, split by distinct subset; None fits the given surrogate without it.
-    seed : int
-        Of the folds.
-
-    Examples
-    --------
-    >>> import whence
-    >>> S = whence.Exhaustive().draw(5)
-    >>> runs = whence.Outcomes(subsets=S, values=S[:, 0] - S[:, 1] * S[:, 2], task_names=list("abcde"))
-    >>> model = whence.fit(runs)
-    >>> model.predict([["a"], ["a", "b", "c"]]).round(1).ravel().tolist()
-    [1.0, 0.0]
-
-    With four true runs, and estimates of all subsets that are half as large as the truth:
-
-    >>> true_runs = whence.Outcomes(S[::8], 2 * runs.values[::8], task_names=list("abcde"))
-    >>> whence.fit(true_runs, estimates=runs).predict([["a"], ["b", "c"]]).round(0).ravel().tolist()
-    [2.0, -2.0]
-    """
-    if n_folds is None and surrogate is None and estimates is None:
-        raise InputError("Without cross-validation (n_folds=None) there is nothing to choose by. Give a surrogate.")
-    if n_folds is not None and n_folds < 2:
-        raise InputError(f"The 'n_folds' parameter of fit must be at least 2, or None. Got {n_folds} instead.")
-    if surrogate is not None and estimates is not None:
-        raise InputError("With estimates, the surrogate is the fused one: give 'estimates' or 'surrogate', not both.")
-    measured = ~np.isnan(outcomes.values)
-    rungs: tuple[Rung, ...] = ()
-    if estimates is None:
-        _refuse_unanswerable(outcomes, measured)
-        for sentence in outcomes.concerns():
-            warnings.warn(sentence, DataWarning, stacklevel=2)
-    else:
-        rungs = learn_rungs(estimates, outcomes, seed=seed)
-    candidates = dict(CANDIDATES) if surrogate is None else {type(surrogate).__name__: surrogate}
-    patterns, which = np.unique(measured.T, axis=0, return_inverse=True)
-    parts = []
-    for index in track(range(len(patterns)), "Fitting targets"):
-        targets = np.flatnonzero(which.ravel() == index)
-        table = outcomes.rows(patterns[index]).targets([outcomes.target_names[t] for t in targets])
-        fusion = fusion_candidates(rungs, targets) if rungs else {}
-        parts.append(_fit_part(table, targets, candidates, fusion, n_folds, seed))
-    return Model(outcomes, tuple(parts), rungs)
-
-
-def _fit_part(
-    table: Outcomes,
-    targets: NDArray[np.intp],
-    candidates: Mapping[str, Any],
-    fusion: Mapping[str, Any],
-    n_folds: int | None,
-    seed: int,
-) -> Part:
-    """Fit the candidates to complete runs and average them by how they cross-validate."""
-    held = (
-        None
-        if n_folds is None
-        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
-    )
-    if held is None:
-        name, candidate = _unchecked(candidates, fusion, len(targets))
-        return Part(targets, fitted(candidate, table), name, ())
-    every = {**fusion, **candidates}
-    makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
-    makers.update({name: partial(_fitted_unseen, each) for name, each in every.items()})
-    trials = {name: cross_validated(name, make, held) for name, make in track(list(makers.items()), "Cross-validating")}
-    weights = np.ones((1, len(targets)))
-    if len(every) > 1:
-        trials[AVERAGE], weights = _averaged(AVERAGE, every, trials, held)
-    if fusion:
-        trials[TRUE_RUNS], _ = _averaged(TRUE_RUNS, candidates, trials, held)
-    candidate = average_of(every, weights)
-    name = AVERAGE if isinstance(candidate, AveragedSurrogate) else next(n for n, c in every.items() if c is candidate)
-    return Part(targets, fitted(candidate, table), name, tuple(trials.values()))
-
-
-def _unchecked(candidates: Mapping[str, Any], fusion: Mapping[str, Any], n_targets: int) -> tuple[str, Any]:
-    """What to fit where nothing can be held out: estimates if there are any, else all candidates alike."""
-    if fusion:
-        return ESTIMATES, fusion[ESTIMATES]
-    if len(candidates) == 1:
-        return next(iter(candidates.items()))
-    return AVERAGE, AveragedSurrogate(candidates, np.full((len(candidates), n_targets), 1 / len(candidates)))
-
-
-def _averaged(name: str, members: Mapping[str, Any], trials: Mapping[str, Trial], held: Held) -> tuple[Trial, Array]:
-    prior = np.array([PRIOR.get(member, 1.0) for member in members])
-    return averaged_trial(name, [trials[member] for member in members], prior / prior.sum(), held)
-
-
-def _fitted_unseen(candidate: Any, table: Outcomes) -> Any:
-    """The candidate fitted to the table, for subsets that it must not know the estimates of either."""
-    surrogate = fitted(candidate, table)
-    return surrogate.unseen() if isinstance(surrogate, FusedSurrogate | RankFusedSurrogate) else surrogate
-
-
-def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> None:
-    counts = measured.sum(0)
-    empty = [name for name, count in zip(outcomes.target_names, counts, strict=True) if count == 0]
-    if empty:
-        raise InputError(f"No run has a measured value of {some_of(empty)}. Leave the target out, or measure it.")
-    few = [name for name, count in zip(outcomes.target_names, counts, strict=True) if count < FEWEST_RUNS]
-    if few:
-        raise InputError(f"At least {FEWEST_RUNS} measured runs are needed. Got fewer for {some_of(few)}.")
-    if len(np.unique(outcomes.subsets, axis=0)) < 2:
-        raise InputError("All runs have the same subset of tasks: nothing can be said about any task. Vary the tasks.")
