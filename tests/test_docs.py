@@ -60,6 +60,7 @@ def demo_once():
 # ---- snippets --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
 def test_snippets_run_and_print_what_the_page_shows(page):
@@ -187,6 +188,7 @@ def readme_folder(folder):
         pd.DataFrame(rows).to_json(folder / f"{name}.jsonl", orient="records", lines=True)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_snippets_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -260,6 +262,7 @@ def public_names():
     return names
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_api(site):
     entries = {
         entry
@@ -271,6 +274,7 @@ def test_every_public_name_is_in_the_api(site):
     assert not names - entries
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site):
     loading = re.compile(
         r"<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|data)=[\"']?([^\"' >]+)"
@@ -294,6 +298,7 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_for(site):
     with launched() as browser, ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -318,6 +323,7 @@ def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_fo
         assert trouble == []
 
 
+@pytest.mark.slow
 def test_equations_need_no_script(site):
     text = (site / "method" / "index.html").read_text(encoding="utf-8")
     assert text.count("<math") > 20
@@ -326,6 +332,7 @@ def test_equations_need_no_script(site):
     assert not re.search(r"<m[ion][^>]*>\\", text), "a command that latex2mathml does not know"
 
 
+@pytest.mark.slow
 def test_results_follow_their_files(site):
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.md")):
         title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")

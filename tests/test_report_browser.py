@@ -13,6 +13,8 @@ import whence
 from browser import at_rest, launched, opened, shown_prediction, until
 from whence.surrogates.trust import trust_in_estimates
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
 NASTY = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "\"q\" & 'q'", "<!--", "数学 ü", "${x}`"]
 PREDICT = """async ([target, subsets]) => {

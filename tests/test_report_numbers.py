@@ -16,7 +16,7 @@ from whence.display.report import collect, write_page
 from whence.display.report.packing import inflated
 from whence.evaluation import learning_curve, noise_ceiling
 
-pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")]
 
 HALF_WIDTH = 1.6448536269514722
 VERDICTS = {"helps": 0, "hurts": 1, "work together": 0, "work against each other": 1}
