@@ -1,12 +1,13 @@
 # make demo   set everything up and run the main job
 # make test   set everything up and run the tests
+# make fast   those that are not slow
 # make check  lint, types, tests
 # make docs   build the documentation into build/site
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs bench clean
+.PHONY: demo test fast check docs bench clean
 
 $(VENV)/core: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -22,6 +23,9 @@ demo: $(VENV)/torch
 
 test: $(VENV)/dev
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+fast: $(VENV)/dev
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
 
 check: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -97,11 +97,11 @@ def snippets(text: str) -> list[Snippet]:
     return found
 
 
-def run_page(text: str, name: str, namespace: dict[str, Any] | None = None) -> Iterator[Ran]:
+def run_page(text: str, name: str) -> Iterator[Ran]:
     """Run the snippets of a page in the current folder, one after the other."""
     if "transformers" in text:
         import_transformers()  # a torchvision that does not go with torch must not keep models of text from loading
-    names = {"__name__": "__main__", **(namespace or {})}
+    names: dict[str, Any] = {"__name__": "__main__"}
     for snippet in snippets(text):
         began = time.perf_counter()
         printed = run_python(snippet, name, names) if snippet.language == "python" else run_commands(snippet.code)
@@ -204,8 +204,42 @@ def wrapped(printed: str) -> str:
     lines = []
     for line in printed.rstrip().splitlines():
         row = "  " in line.strip() or "──" in line
-        lines += [line.rstrip()] if row or len(line) <= WIDTH else textwrap.wrap(line, WIDTH)
+        lines += [line.rstrip()] if row or len(line) <= WIDTH else textwrap.wrap(line, WIDTH, break_on_hyphens=False)
     return "\n".join(lines) + "\n"
+
+
+def renewed(shown: str, printed: str) -> str:
+    r"""What was printed, without what ``...`` left out; all of it where more than numbers has changed.
+
+    >>> renewed("a 0.5\n...\nc 2 in ... s\n", "a 0.6\nb\nc 3 in 4.1 s\n")
+    'a 0.6\n...\nc 3 in ... s\n'
+    """
+    found, rest = [], printed.splitlines()
+    for line in shown.splitlines():
+        if line.strip() in ("", "..."):
+            found.append(line)
+            continue
+        parts = [" *".join(map(same_but_numbers, part.split())) for part in line.split("...")]
+        alike = re.compile(r"\s*" + r"\s*(.*?)\s*".join(parts) + r"\s*$")
+        at = next((at for at, other in enumerate(rest) if alike.match(other)), None)
+        if at is None:
+            return printed
+        found.append(without(rest[at], alike.match(rest[at])))
+        rest = rest[at + 1 :]
+    return "\n".join(found) + "\n"
+
+
+def same_but_numbers(word: str) -> str:
+    """Return a pattern of words that differ in numbers and signs only."""
+    return r"[-+]?[\d.,e]+".join(re.escape(part) for part in re.split(rf"[-+]?{NUMBER.pattern}", word))
+
+
+def without(line: str, match: re.Match[str] | None) -> str:
+    """Return a line with ``...`` in the place of every group of a match."""
+    spans = [] if match is None else [match.span(group) for group in range(1, match.re.groups + 1)]
+    for start, end in reversed(spans):
+        line = line[:start] + "..." + line[end:]
+    return line.rstrip()
 
 
 @contextlib.contextmanager
@@ -239,7 +273,7 @@ def main() -> None:
                 state = "differs" if ran.complaint else "ok"
                 print(f"{page.name}:{ran.snippet.line}: {state}, {ran.seconds:.1f} s", flush=True)
                 if ran.complaint and asked.write and ran.snippet.shown is not None:
-                    changed.append((ran.snippet.span, wrapped(ran.printed)))
+                    changed.append((ran.snippet.span, renewed(ran.snippet.shown, wrapped(ran.printed))))
                 elif ran.complaint:
                     print(textwrap.indent(ran.complaint, "    "))
                     wrong += 1

@@ -506,6 +506,7 @@ def test_source_along_negative_curvature_is_stopped():
 # ---- BIF --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("seed", range(3))
 def test_bif_is_the_covariance_of_losses_under_a_gaussian_posterior(normalized, seed):
@@ -549,6 +550,7 @@ def test_bif_with_batches():
     np.testing.assert_array_equal(bif(model, tasks, targets, batch_size=1000).coef_, whole)
 
 
+@pytest.mark.slow
 def test_chains_one_after_the_other_are_those_side_by_side():
     together, alone = (bif(*classes(), batched=batched).coef_ for batched in (True, False))
     np.testing.assert_allclose(alone, together, rtol=1e-3, atol=1e-5)

@@ -41,6 +41,7 @@ def written(path, scores, tasks=TASKS, targets=("x/loss", "y/loss")):
     return path
 
 
+@pytest.mark.slow
 def test_scores_stand_in_the_table_beside_the_surrogates(file, tmp_path):
     good = written(tmp_path / "influence.csv", EFFECTS[::-1], TASKS[::-1])
     bad = written(tmp_path / "tracin.csv", -EFFECTS)
@@ -56,6 +57,7 @@ def test_scores_stand_in_the_table_beside_the_surrogates(file, tmp_path):
     assert rows["tracin"]["lds"] < -0.95
 
 
+@pytest.mark.slow
 def test_methods_to_stand_beside_can_be_chosen(file, tmp_path):
     good = written(tmp_path / "influence.csv", EFFECTS)
     options = ["-O", "x/loss,y/loss", "--splits", "2", "--scores", good, "--json"]

@@ -4,12 +4,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from sklearn.linear_model import LogisticRegression
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
 import breast_cancer  # noqa: E402
+
+pytestmark = pytest.mark.slow
 
 
 def test_training_is_the_penalised_logistic_regression_of_scikit_learn():

@@ -16,6 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import calibration
 import calibration_worlds
 
+pytestmark = pytest.mark.slow
+
 REPEATS = 6
 
 

@@ -100,6 +100,7 @@ def model(measured):
 # ---- tables ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", TABLE_VERBS)
 def test_tables_say_the_direction_and_are_plain_text_in_a_pipe(verb, file, columns):
     result = run(verb, file, *columns, *EXTRA.get(verb, []), *GOAL.get(verb, []))
@@ -143,6 +144,7 @@ def test_quotes_keep_a_comma_within_a_name(tmp_path):
     assert document["predictions"][0]["subset"] == ["a,b", "c"]
 
 
+@pytest.mark.slow
 def test_of_many_targets_the_mean_is_shown(tmp_path):
     path = tmp_path / "runs.npz"
     S = whence.Exhaustive().draw(4)
@@ -193,6 +195,7 @@ def test_names_are_never_cut_in_a_pipe(tmp_path):
         assert names[0] in run(verb, path, "-O", "loss").stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [1e-13, 1e-3, 1.0, 1e6, 1e14])
 def test_numbers_of_any_size_show_their_digits(tmp_path, measured, scale):
     path = tmp_path / "runs.csv"
@@ -222,6 +225,7 @@ def assert_same(found, expected):
             assert one[key] == same, key
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", TABLE_VERBS)
 def test_json_is_one_document_and_names_what_it_is_about(verb, file, columns):
     document = document_of(verb, file, *columns, *EXTRA.get(verb, []), *GOAL.get(verb, []))

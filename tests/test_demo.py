@@ -16,6 +16,8 @@ from whence import demo
 from whence.cli import app
 from whence.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 FEW = ["evens", "odds", "odds_copy", "mixed_1", "mislabelled_1"]
 
 

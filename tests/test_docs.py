@@ -1,8 +1,8 @@
 """The documentation: every snippet runs and prints what its page shows, and the site builds, whole and by itself.
 
 What runs, and how outputs are compared, is described in ``docs/snippets.py``. The README speaks of things that a
-reader has and this repository has not, such as ``train_my_model`` or a table of runs: `readme_folder` and
-`readme_names` stand for them, and `IN_THE_READERS_PLACE` for what it leaves out.
+reader has and this repository has not, such as ``train_my_model`` or a table of runs: `readme_folder` stands for them,
+and `IN_THE_READERS_PLACE` for what it leaves out.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def demo_once():
 # ---- snippets --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT / "docs")))
 def test_snippets_run_and_print_what_the_page_shows(page):
@@ -139,11 +140,9 @@ def test_commands_that_cannot_be_run_are_refused():
 
 IN_THE_READERS_PLACE = {
     '{"code": (inputs, labels), ...}': "tasks",  # the dots are the reader's other tasks
-    "# exp.py\ndef problem": "# exp.py\nimport whence\nfrom reader import model, tasks, inputs, labels\ndef problem",
+    "# problem.py\n": "# problem.py\nimport whence\nfrom reader import model, tasks, inputs, labels\n",
     "# exp.py\nTASKS": "# exp.py\nfrom reader import train_my_model, loss, accuracy\nTASKS",
     " -n 500 ": " -n 60 ",  # less of the same
-    "n=1000": "n=60",
-    "rank=512": "rank=16",
 }
 READER = """
 import torch
@@ -174,15 +173,14 @@ def accuracy(trained):
 
 
 def readme_folder(folder):
-    """What the reader has: runs, scores of another method, a problem, and a language model with its examples."""
+    """What the reader has: runs, a problem, and a language model with its examples."""
     from language_models import examples, tiny_model, tiny_tokenizer
 
     (folder / "reader.py").write_text(READER, encoding="utf-8")
-    rng, names = np.random.default_rng(0), ["wiki", "code", *(f"source_{i}" for i in range(18))]
+    rng, names = np.random.default_rng(0), ["wiki", "code", *(f"source_{i}" for i in range(6))]
     subsets, effects = whence.Bernoulli(0.5).draw(len(names), 60, seed=0), rng.normal(size=len(names))
     table = pd.DataFrame(subsets.astype(int), columns=names)
     table.assign(loss=subsets @ effects - subsets[:, 0] * subsets[:, 1]).to_csv(folder / "runs.csv", index=False)
-    pd.DataFrame({"task": names, "loss": effects}).to_csv(folder / "tracin.csv", index=False)
     tiny_model().float().save_pretrained(folder / "MODEL_DIR")
     tiny_tokenizer().save_pretrained(folder / "MODEL_DIR")
     for name, n in {"demos": 8, "val": 10}.items():
@@ -190,31 +188,51 @@ def readme_folder(folder):
         pd.DataFrame(rows).to_json(folder / f"{name}.jsonl", orient="records", lines=True)
 
 
-def readme_names():
-    """What the reader has defined."""
-    reader = importlib.import_module("reader")
-    recipe = whence.Recipe(steps=10, lr=0.1)
-    retrain = whence.Retrain(whence.Problem(reader.model, reader.tasks, reader.targets), recipe)
-    states = [{name: (step + 1) * value for name, value in reader.model.state_dict().items()} for step in range(2)]
-    return {
-        "model": reader.model, "tasks": reader.tasks, "targets": reader.targets, "recipe": recipe, "states": states,
-        "whence": whence, "true_runs": whence.measure(retrain, whence.FixedSize(5), 12),
-    }  # fmt: skip
-
-
+@pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_snippets_of_the_readme_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     for given, stands in IN_THE_READERS_PLACE.items():
         text = text.replace(given, stands)
-    # Each section has its own folders, and its own idea of what `model` is.
+    # Each section has its own folder.
     for part in filter(snippets.snippets, text.split("\n## ")):
         with snippets.own_folder() as folder:
             readme_folder(folder)
-            if "--outcome accuracy" in part:
-                snippets.run_whence(["demo", "-o", "runs.csv"])
-            for ran in snippets.run_page(part, "README.md", readme_names()):
+            for ran in snippets.run_page(part, "README.md"):
                 assert not ran.complaint, f"README.md, in: {part.splitlines()[0]}. {ran.complaint}"
+
+
+def test_the_readme_can_be_read_to_the_end():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+# ---- files for contributors ------------------------------------------------------------------------------
+
+
+def test_contributors_are_sent_to_files_and_tables_that_exist():
+    rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
+    assert len(rows) == 11
+    for row in rows[1:]:
+        homes = re.findall(r"`([\w/]+/[\w.]+)`", row)
+        assert homes, row
+        for home in homes:
+            assert (ROOT / home).exists() or (ROOT / "src" / "whence" / home).exists(), home
+        text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").glob("*.py"))
+        for name in re.findall(r"`([A-Z_]{2,}|parts_of)` (?:and `([A-Z_]+)` )?of `tests", row):
+            assert all(re.search(rf"^(def )?{one}\b", text, re.MULTILINE) for one in name if one), name
+
+
+def test_one_version_everywhere():
+    asked = {
+        "pyproject.toml": rf'^version = "{whence.__version__}"$',
+        "CITATION.cff": rf"^version: {whence.__version__}$",
+        "docs/cli.md": rf"^whence {whence.__version__}$",
+    }
+    for file, line in asked.items():
+        assert re.search(line, (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), file
+    released = re.findall(r"^## ([\d.]+) — (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert released[0][0] == whence.__version__
+    assert f"date-released: {released[0][1]}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 # ---- the site --------------------------------------------------------------------------------------------
@@ -244,6 +262,7 @@ def public_names():
     return names
 
 
+@pytest.mark.slow
 def test_every_public_name_is_in_the_api(site):
     entries = {
         entry
@@ -255,6 +274,7 @@ def test_every_public_name_is_in_the_api(site):
     assert not names - entries
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(site):
     loading = re.compile(
         r"<(?:script|img|iframe|source|video|audio|embed|object)\b[^>]*?\b(?:src|data)=[\"']?([^\"' >]+)"
@@ -278,6 +298,7 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_for(site):
     with launched() as browser, ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -302,6 +323,7 @@ def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_fo
         assert trouble == []
 
 
+@pytest.mark.slow
 def test_equations_need_no_script(site):
     text = (site / "method" / "index.html").read_text(encoding="utf-8")
     assert text.count("<math") > 20
@@ -310,6 +332,7 @@ def test_equations_need_no_script(site):
     assert not re.search(r"<m[ion][^>]*>\\", text), "a command that latex2mathml does not know"
 
 
+@pytest.mark.slow
 def test_results_follow_their_files(site):
     for path in sorted((ROOT / "benchmarks" / "results").glob("*.md")):
         title = path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")

@@ -21,6 +21,8 @@ from whence.estimators.ladder import EXACT, METHODS, Setup, Workload, make_estim
 from whence.estimators.linearity import is_linear
 from whence.estimators.probes import Price, extrapolated, probe
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENT = """
 import torch, whence
 from torch import nn

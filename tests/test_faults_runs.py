@@ -20,6 +20,8 @@ from whence.errors import InputError
 from whence.measuring.functions import load_function
 from whence.outcomes.runs import read_ledger
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["a", "b", "c"]
 ALL = whence.Exhaustive().draw(3)
 

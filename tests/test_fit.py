@@ -225,6 +225,7 @@ def simulations():
     return found
 
 
+@pytest.mark.slow
 def test_cross_validated_rank_correlation_is_that_of_new_runs(simulations):
     promised = np.array([model.quality()["lds"] for model, _ in simulations])
     kept = np.array([lds(model, held_out).mean for model, held_out in simulations])
@@ -277,6 +278,7 @@ def test_replicates_are_held_out_together():
     assert max(scores) < 0.5
 
 
+@pytest.mark.slow
 def test_pure_noise_does_not_look_predictable():
     scores = []
     for seed in range(5):
@@ -330,6 +332,7 @@ def test_n_folds_none_fits_the_given_surrogate_without_checking_it():
 # ---- missing outcomes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_target_with_gaps_is_fitted_as_if_alone_on_its_runs():
     runs = table(60, 7, T=3, noise=0.3)
     values = runs.values.copy()

@@ -14,6 +14,8 @@ from whence.surrogates.mixture import Mixture
 from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import independent, learn_slopes, pooled_variance, typical_ratio
 
+pytestmark = pytest.mark.slow
+
 NAMES = list("abcdefghij")
 
 

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["code", "math", "law", "news", "chat"]
 EFFECTS = np.array([1.0, -0.8, 0.5, 0.0, -0.3])
 

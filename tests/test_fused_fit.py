@@ -54,6 +54,7 @@ ROWS = oracles.all_subsets(6)
 # ---- what may be given -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_table_its_model_and_a_mapping_of_either_are_the_same(learned):
     runs = true_runs()
     expected = whence.fit(runs, estimates=estimates()).predict(ROWS)
@@ -61,6 +62,7 @@ def test_a_table_its_model_and_a_mapping_of_either_are_the_same(learned):
         np.testing.assert_array_equal(whence.fit(runs, estimates=given).predict(ROWS), expected)
 
 
+@pytest.mark.slow
 def test_tasks_and_targets_are_matched_by_name():
     S = coin_flips(60)
     both = np.column_stack([np.sin(np.arange(60)), cheap(S)])
@@ -101,6 +103,7 @@ def test_a_plain_function_of_a_subset_will_do():
     assert model.rungs[0].model.outcomes.n_runs >= 60
 
 
+@pytest.mark.slow
 def test_mixtures_are_fused_too():
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(4), 80)
@@ -148,6 +151,7 @@ def test_a_model_with_its_tasks_in_another_order_is_refused(learned):
         whence.fit(runs, estimates=learned)
 
 
+@pytest.mark.slow
 def test_a_fused_model_is_an_estimate_for_the_next_but_not_one_without_a_run(learned):
     half = whence.fit(true_runs(10, target_names=["loss"]), estimates=learned)
     model = whence.fit(true_runs(14, seed=9), estimates={"half": half})
@@ -187,6 +191,7 @@ def test_a_target_without_a_true_run_is_its_estimate_and_others_are_fused():
     assert np.abs(predicted[:, 0] - truth(ROWS)).mean() < 0.2
 
 
+@pytest.mark.slow
 def test_runs_that_lack_a_target_are_used_for_the_others():
     S = coin_flips(20, 1)
     values = np.column_stack([truth(S), 3 * truth(S)])
@@ -279,6 +284,7 @@ def test_few_runs_are_no_concern_when_there_are_estimates(learned):
 # ---- what it is asked ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("m", [0, 3, 12])
 def test_every_question_has_an_answer(m, learned):
     model = whence.fit(true_runs(m), estimates=learned)

@@ -82,6 +82,7 @@ def retrained(model, tasks, target, subset, loss, l2, weighting):
         return per_example(moved(target[0]), target[1]).numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["cross_entropy", "logistic", "squared"])
 @pytest.mark.parametrize("weighting", ["task", "sample"])
 def test_for_a_model_that_is_linear_it_is_retraining(loss, weighting):
@@ -94,6 +95,7 @@ def test_for_a_model_that_is_linear_it_is_retraining(loss, weighting):
         np.testing.assert_allclose(row, expected, rtol=2e-3, atol=2e-5)  # features are float32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_in", "n_out", "bias"), [(64, 10, True), (64, 10, False), (5, 3, True), (3, 40, True)])
 def test_for_a_linear_head_it_is_retraining_with_default_settings(n_in, n_out, bias):
     g = torch.Generator().manual_seed(n_in + n_out)
@@ -253,6 +255,7 @@ def fine_tuned(seed=0):
     return model, tasks, target, recipe, whence.Outcomes(subsets, values, target_names=names)
 
 
+@pytest.mark.slow
 def test_along_a_joint_run_few_directions_say_more():
     scores = []
     for seed in range(3):

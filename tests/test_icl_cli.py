@@ -14,6 +14,8 @@ from language_models import examples, tiny_model, tiny_tokenizer
 from whence.cli import app
 from whence.icl import LanguageModel, Prompted, Prompts
 
+pytestmark = pytest.mark.slow
+
 
 def lines(made):
     return "".join(json.dumps({"text": each.text, "label": each.label}) + "\n" for each in made)

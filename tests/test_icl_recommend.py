@@ -15,6 +15,8 @@ from language_models import examples, tiny_model, tiny_tokenizer
 from whence.cli import app
 from whence.icl import LanguageModel, Prompted, Prompts, recommend
 
+pytestmark = pytest.mark.slow
+
 DEMOS, QUERIES, HELD_OUT = examples(8), examples(12, seed=1)[::2], examples(12, seed=1)[1::2]
 SETTINGS = {"shots": 2, "n_true": 8, "n_estimates": 20, "anchors": 2}
 

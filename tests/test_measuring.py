@@ -187,6 +187,7 @@ def test_rows_are_those_of_the_design_with_the_seeds_of_the_rule(design):
     assert runs.maximize == (False, True, False)
 
 
+@pytest.mark.slow
 def test_engines_and_numbers_of_workers_make_no_difference(tmp_path):
     of = {"design": whence.FixedSize(2), "n": 6, "tasks": TASKS, "seed": 5, "seeds": 2}
     inline = whence.measure(train, **of, engine="inline")

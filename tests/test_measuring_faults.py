@@ -19,6 +19,8 @@ import whence
 from whence.errors import DataWarning, InputError
 from whence.outcomes.runs import read_ledger
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["hangs", "raises", "exits", "quits", "crashes", "prints", "nan", "shape", "killed", "fine"]
 ONE_EACH = np.eye(len(TASKS))
 

@@ -13,6 +13,8 @@ import whence
 from whence.errors import DataWarning, InputError
 from whence.outcomes.runs import read_ledger
 
+pytestmark = pytest.mark.slow
+
 ray = pytest.importorskip("ray", reason="Ray is not installed")
 
 TASKS = ["a", "b", "c"]

@@ -40,6 +40,7 @@ def merged_by_hand(model, tasks, subset, *, weighting="task", scale=lambda name:
     return moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batched", [True, False])
 @pytest.mark.parametrize("weighting", ["task", "sample"])
 def test_the_merge_is_the_average_of_single_task_runs(weighting, batched):

@@ -18,6 +18,8 @@ from whence.surrogates.fit import CANDIDATES
 from whence.surrogates.rank_fused import fusion_candidates
 from whence.surrogates.trust import trust_in_estimates
 
+pytestmark = pytest.mark.slow
+
 TASKS = ["code", "math", "law", "news", "chat", "wiki"]
 NASTY = ["<script>alert(1)</script>", "</script><img src=x onerror=alert(2)>", "\"q\" & 'q'", "<!--", "数学 ü", "${x}`"]
 PREDICT = """async ([target, subsets]) => {

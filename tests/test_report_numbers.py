@@ -19,7 +19,7 @@ from whence.evaluation import learning_curve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fit import CANDIDATES
 
-pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")]
 
 HALF_WIDTH = 1.6448536269514722
 VERDICTS = {"helps": 0, "hurts": 1, "work together": 0, "work against each other": 1}

@@ -155,6 +155,7 @@ def judged(model, target):
         return nn.functional.cross_entropy(model(target[0]), target[1], reduction="none").numpy()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 @pytest.mark.parametrize("batched", [True, False])
 def test_every_recipe_is_the_plain_loop(recipe, batched):

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from whence.surrogates.kernel import KernelSurrogate as KernelSurrogate
     from whence.surrogates.model import Model as Model
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {
     "AdditiveSurrogate": "surrogates.additive",
