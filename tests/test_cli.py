@@ -240,8 +240,10 @@ def test_fit_gives_the_numbers_of_the_library(file, columns, model):
     quality = {name: None if np.isnan(value) else value for name, value in model.quality().items()}
     assert document["quality"] == pytest.approx(quality)
     assert document["surrogates"] == {"loss": model.parts[0].name, "acc": model.parts[0].name}
-    (chosen,) = [trial for trial in document["trials"] if trial["chosen_for"]]
-    assert chosen["lds"] == pytest.approx(quality["lds"])
+    (used,) = [trial for trial in document["trials"] if trial["name"] == model.parts[0].name]
+    assert used["lds"] == pytest.approx(quality["lds"])
+    weights = {trial["name"]: trial["weight"] for trial in document["trials"] if trial["weight"]}
+    assert weights == pytest.approx({name: weight.mean() for name, weight in model.parts[0].weights.items()})
     assert np.mean([row["lds"] for row in document["per_target"]]) == pytest.approx(quality["lds"])
 
 

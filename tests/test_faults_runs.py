@@ -159,7 +159,7 @@ def test_a_misspelled_direction_costs_no_row(project):
         app, ["measure", "exp.py:train", "-d", "all", "--tasks", "a,b,c", "-o", "run", "--maximize", "acc"]
     )
     assert result.exit_code == 0, result.output
-    assert f"({kept.done} of 7 are there)" in result.stderr
+    assert f"({kept.done} of 7 are already measured)" in result.stderr
 
 
 def test_a_name_that_no_table_can_have_ends_the_run_with_the_first_row_kept(tmp_path):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
+from whence.surrogates.trust import typical_slopes
 
 pytestmark = pytest.mark.slow
 
@@ -71,8 +72,7 @@ def test_what_it_says_is_what_the_library_says(files):
     expected = model.predict([["code", "law"]])[0, 0]
     assert found["predictions"][0]["predicted"] == pytest.approx(expected)
     assert found["quality"]["lds_fused"] == pytest.approx(model.quality()["lds_fused"])
-    slope = float(model.parts[0].surrogate.slopes_.mean[0, 0])
-    assert found["slopes"] == {"cheap": pytest.approx(slope)}
+    assert found["slopes"] == {"cheap": pytest.approx(typical_slopes(model)["estimates"])}
 
 
 def test_several_kinds_of_estimates_are_called_by_their_files(files):
@@ -98,7 +98,7 @@ def test_true_runs_yet_to_be_filled_in_are_no_obstacle(files, tmp_path):
     assert result.exit_code == 0, result.output
     found = run("fit", "next.csv", "--outcome", "loss", "--estimates", "cheap.csv")
     assert found.exit_code == 0, found.output
-    assert "Chosen: estimates" in found.stdout
+    assert "Surrogate: estimates" in found.stdout
 
 
 def test_evaluation_shows_the_estimates_and_the_true_runs_alone(files):

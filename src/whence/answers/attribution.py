@@ -160,7 +160,7 @@ def attribute(
     """
     model, rule = as_model(model), find_rule(rule)
     if keep_prob is not None and not 0 < keep_prob < 1:
-        raise InputError(f"The 'keep_prob' parameter must lie between 0 and 1. Got {keep_prob} instead.")
+        raise InputError(f"must lie between 0 and 1. Got {keep_prob} instead.", parameter="keep_prob", of="attribute")
     if not rule.mixtures:
         refuse_mixtures(model, rule.name)
     warn_of_extrapolation(model, rule)

@@ -61,13 +61,13 @@ class Workers:
         """Refuse what cannot be, before anything is begun."""
         if self.engine not in ENGINES:
             named = "', '".join(ENGINES)
-            raise InputError(f"The 'engine' parameter of measure must be '{named}'. Got {self.engine!r} instead.")
+            raise InputError(f"must be '{named}'. Got {self.engine!r} instead.", parameter="engine", of="measure")
         if self.jobs != -1:
             whole(self.jobs, "jobs", 1)
         whole(self.threads, "threads", 1)
         if self.timeout is not None and not (isinstance(self.timeout, Real) and self.timeout > 0):
             raise InputError(
-                f"The 'timeout' parameter of measure must be a number of seconds above 0. Got {self.timeout!r} instead."
+                f"must be a number of seconds above 0. Got {self.timeout!r} instead.", parameter="timeout", of="measure"
             )
         batched = outcome_fn.batch is not None
         if not batched:
