@@ -368,7 +368,7 @@ REFUSED = {
     "unknown engine": ({"engine": "dask"}, "must be 'local', 'ray', 'inline'. Got 'dask' instead"),
     "timeout without workers": ({"engine": "inline", "timeout": 5}, "which has neither workers nor a timeout"),
     "workers for batches": ({"outcome_fn": Batched(), "jobs": 2}, "Batched measures in this process"),
-    "batches of nothing": ({"outcome_fn": Empty()}, "The 'batch_size' of the outcome function Empty must be an integer of at least 1"),
+    "batches of nothing": ({"outcome_fn": Empty()}, "The 'batch_size' of the outcome function Empty must be"),
     "cluster for batches": ({"outcome_fn": Batched(), "engine": "ray"}, "leave out engine='ray'"),
     "no function": ({"outcome_fn": 3}, r"must be a function of \(subset, seed\), or an object with a method batch"),
     "one argument": ({"outcome_fn": lambda subset: 1.0}, r"must take a subset and a seed.*It takes \(subset\)"),

@@ -191,7 +191,7 @@ def test_another_run_is_refused_in_one_sentence_that_names_what_differs(tmp_path
     runs = measured(tmp_path / "run", **given)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
     with pytest.raises(
-        InputError, match=rf"run: this run was {sentence}. Go on as it was begun, or use another folder."
+        InputError, match=rf"run: this run was {sentence}. Resume it as it was begun, or use another folder."
     ):
         measured(tmp_path / "run", **(given | changed))
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before

@@ -162,9 +162,7 @@ def test_std_of_an_effect_is_that_of_the_same_contrast(name):
     contrasts = np.hstack([np.ones((K, 1)), -np.eye(K)])
     found = surrogate.contrast_std(points, contrasts)
     assert found.shape == at_full.shape == (K, 2)
-    # On ranks, slopes count by what rungs predict in the one and by their closed form in the other.
-    if name != "fused with ranks":
-        np.testing.assert_allclose(found, at_full, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found, at_full, rtol=1e-5, atol=1e-6)
 
 
 @every_surrogate

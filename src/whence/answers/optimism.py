@@ -1,6 +1,6 @@
 """What the best of many is worth: the outcome to expect of a subset that was chosen for its prediction.
 
-A subset chosen as the best owes some of its prediction to luck, and it lies where runs are few. How predictions that
+The prediction of a subset chosen as the best is partly chance, and it lies where runs are few. How predictions that
 high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
 of the prediction, correct the prediction and say how wide its interval has to be. Where the subset itself was run, its
 own outcomes count for as much as their noise allows, and not for more.

@@ -78,9 +78,9 @@ class Journal(Books):
     ----------
     folder : Path
     plan : Plan
-        Of a new run, or one that the plan in the folder can go on with.
+        Of a new run, or one that extends the plan in the folder.
     accept : bool
-        Whether to go on with another function or other data.
+        Whether to resume although the function or its data have changed.
     """
 
     def __init__(self, folder: Path, plan: Plan, *, accept: bool = False) -> None:

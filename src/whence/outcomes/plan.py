@@ -82,7 +82,7 @@ class Plan:
             yield Job(row, replicate, self.subsets[row], int(seeds[replicate, row]))
 
     def continued(self, now: Plan, targets: tuple[str, ...], done: int, *, accept: bool) -> Plan:
-        """Plan to go on with, where ``now`` is asked for in the folder of this one; what would mix two runs is refused.
+        """Plan to resume, where ``now`` is asked for in the folder of this one; what would mix two runs is refused.
 
         Parameters
         ----------
@@ -111,8 +111,9 @@ class Plan:
             return replace(now, fingerprint=_kept(self.fingerprint, now.fingerprint))
         if not accept:
             raise InputError(
-                f"this run was begun with something else: {some_of(found, 4)}. Go on as it was begun, or use another "
-                "folder. To go on with the change all the same, and have the table say so: accept_change=True."
+                f"this run was begun with something else: {some_of(found, 4)}. Resume it as it was begun, or use "
+                "another folder. To resume all the same, and have the table say so: {accept_change}.",
+                accept_change=True,
             )
         return replace(now, changes=(*self.changes, f"after {counted(done, 'row')}: {', '.join(found)}"))
 
@@ -138,7 +139,7 @@ class Plan:
 
 
 def _begun(what: str) -> InputError:
-    return InputError(f"this run was begun with {what}. Go on as it was begun, or use another folder.")
+    return InputError(f"this run was begun with {what}. Resume it as it was begun, or use another folder.")
 
 
 def _said(maximize: Any, targets: tuple[str, ...]) -> tuple[Any, ...] | None:

@@ -159,7 +159,7 @@ def _compared(facts: Facts) -> str:
         return f", about as good as {measured}."
     if gain > 0:
         return f", better by {number(gain, places)} than {measured}."
-    return f", worse than {measured}, which was partly luck."
+    return f", worse than {measured}, which was partly chance."
 
 
 def _beyond(facts: Facts, runs: Outcomes) -> str:

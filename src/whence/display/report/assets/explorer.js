@@ -326,7 +326,7 @@ class Explorer {
         ? el(
             "div",
             { class: "note" },
-            `Chosen as the best of many, so part of this is luck: expect ${number(expected.mean, places)} ` +
+            `Chosen as the best of many, so part of this is chance: expect ${number(expected.mean, places)} ` +
               `(${span(expected.low, expected.high, places)}).`,
           )
         : than(predicted, "the recommended subset"),
