@@ -210,7 +210,7 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
     places = decimals(frame["std"])
     places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
     page += [Text(""), table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how="--json"))]
-    page.append(remark("expected: predictions as high as this one, corrected by how they turned out on held-out runs"))
+    page.append(remark("expected: the prediction, corrected by how predictions like it turned out on held-out runs"))
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
     if math.isfinite(found.best_run):
