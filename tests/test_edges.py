@@ -10,7 +10,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 import oracles
 import whence
-import whence.answers.selection as selection_module
+import whence.answers.search as search_module
 from conformance import FOREST, outcomes_of, subsets, table
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
@@ -104,7 +104,7 @@ def test_one_task_has_no_pair_in_a_forest_either():
 
 def test_the_integer_program_is_exact_to_the_last_digit(monkeypatch):
     """Gains of about 1000 that differ by fractions: HiGHS stops at a relative gap of 1e-4 unless told not to."""
-    monkeypatch.setattr(selection_module, "EXHAUSTIVE_SUBSETS", 0)
+    monkeypatch.setattr(search_module, "EXHAUSTIVE_SUBSETS", 0)
     K = 12
     everything = oracles.all_subsets(K)
     for seed in range(12):

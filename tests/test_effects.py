@@ -123,7 +123,7 @@ def test_std_is_stretched_as_the_intervals_of_predictions_are():
     runs = table(40, 5, noise=1.0)
     model = fit(runs, surrogate=KernelSurrogate(alpha=1e-3, gamma=0.1))
     # Beyond that factor, effects are stretched by 1.15·√(1 + 6/n).
-    factor = model.parts[0].factor * 1.15 * np.sqrt(1 + 6 / 40)
+    factor = model.parts[0].factor * 1.15 * np.sqrt(1 + 6 / runs.n_runs)
     assert not np.allclose(factor, 1.0, atol=0.05)
     mixture = MIXTURES["shapley"]
     expected = model.parts[0].surrogate.effects(1, mixture)[1] * factor

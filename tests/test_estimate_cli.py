@@ -153,6 +153,7 @@ def test_merging_takes_a_run_for_each_task():
     assert Counting.passed - before == 3 * 5 * 4
 
 
+@pytest.mark.filterwarnings("ignore:The merge of all tasks is worse")
 def test_merging_outputs_of_short_runs_takes_the_queries_once_for_each_run():
     problem = counted_setup(merge={"merge": "outputs", "early": 0.4})
     vectors = make_estimator(problem, "merge", batched=False)
