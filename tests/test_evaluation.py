@@ -107,9 +107,9 @@ def test_lds_is_ten_times_faster_than_a_loop_over_spearmanr():
     def fastest(call):
         times = []
         for _ in range(3):
-            start = time.perf_counter()
+            start = time.process_time()
             call()
-            times.append(time.perf_counter() - start)
+            times.append(time.process_time() - start)
         return min(times)
 
     assert 10 * fastest(lambda: lds(predicted, runs)) < fastest(lambda: by_loop(predicted, truth))

@@ -38,13 +38,17 @@ def test_importing_whence_imports_nothing_heavy():
 
 
 def test_importing_whence_is_fast():
-    """Twice the time of starting Python, and a generous constant for a busy machine."""
-    began = time.perf_counter()
-    run("pass")
-    plain = time.perf_counter() - began
-    began = time.perf_counter()
-    run("import whence")
-    assert time.perf_counter() - began < 2 * plain + 0.5
+    """Twice the time of starting Python, and a generous constant for a busy machine; the best of three."""
+
+    def fastest(code):
+        times = []
+        for _ in range(3):
+            began = time.perf_counter()
+            run(code)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    assert fastest("import whence") < 2 * fastest("pass") + 0.5
 
 
 def test_a_name_loads_only_what_it_needs():
