@@ -15,7 +15,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-import scipy.linalg
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
 from sklearn.linear_model import Lasso, LassoCV
@@ -25,7 +24,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from whence.errors import InputError
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Moments, Places, Surrogate
-from whence.surrogates.ridge import Centred, beliefs, centred, leave_one_out
+from whence.surrogates.ridge import Centred, Spectrum, centred, leave_one_out, log_evidence
 
 Floats = NDArray[np.float64]
 
@@ -50,7 +49,8 @@ class AdditiveSurrogate(Surrogate):
         is divided by twice the total weight, as in `sklearn.linear_model.Lasso`).
     alpha : float or None
         Strength of the penalty, which 'ols' does not have. None tunes it for each target: ridge by
-        leave-one-out in closed form, lasso by 5-fold cross-validation, which takes a loop over targets.
+        leave-one-out in closed form, lasso by 5-fold cross-validation, which takes a loop over targets. Weights whose
+        spreads differ much are first divided by their spread, its root or not at all, whichever has most evidence.
 
     Attributes
     ----------
@@ -105,7 +105,8 @@ class AdditiveSurrogate(Surrogate):
     _subset_mean: Floats  # (K,)
     _total_weight: float
     _variance: Floats  # (T,), σ² of the Notes
-    _basis: Floats  # (K, rank), directions that the subsets vary in
+    _unit: Floats  # (K,), what columns were multiplied with before one penalty was put on all
+    _basis: Floats  # (K, rank), directions that the subsets then vary in
     _spectrum: Floats  # (rank,), eigenvalues of XᵀWX along them
     _alphas: Floats  # (A,), penalties tried
     _beliefs: Floats  # (A, T), how likely each is
@@ -132,13 +133,13 @@ class AdditiveSurrogate(Surrogate):
         self._one_target = y.ndim == 1
         runs = centred(X, y.reshape(len(y), -1).astype(np.float64, copy=False), weights)
         self._subset_mean, self._total_weight = runs.subset_mean, float(runs.weights.sum())
-        U, s, Vt = scipy.linalg.svd(runs.X, full_matrices=False, check_finite=False)
-        rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
-        self._spectrum, self._basis, self._active = s[:rank] ** 2, Vt[:rank].T, []
+        tuned = self.penalty == "ridge" and self.alpha is None
+        found = Spectrum.of_most_evidence(runs, _RIDGE_GRID) if tuned else Spectrum.of(runs, np.ones(X.shape[1]))
+        self._unit, self._spectrum, self._basis, self._active = found.unit, found.s**2, found.basis, []
         if self.penalty == "lasso":
             self._fit_lasso(runs)
         else:
-            self._fit_quadratic(runs, U[:, :rank], s[:rank])
+            self._fit_quadratic(runs, found)
         self.intercept_ = runs.value_mean - runs.subset_mean @ self.coef_
         # m subsets with σ² each and the scatter of their replicates, shared out over all runs: the expected
         # squared distance of one run from g, whether it comes from noise or from interactions.
@@ -180,7 +181,8 @@ class AdditiveSurrogate(Surrogate):
         surrogate.intercept_ = _per_target(intercept, n_targets)
         surrogate.alpha_ = surrogate.noise_std_ = surrogate._variance = np.full(n_targets, np.nan)
         surrogate._subset_mean, surrogate._total_weight = np.zeros(len(scores)), np.nan
-        surrogate._spectrum, surrogate._basis, surrogate._active = np.zeros(0), np.zeros((len(scores), 0)), []
+        surrogate._unit, surrogate._active = np.ones(len(scores)), []
+        surrogate._spectrum, surrogate._basis = np.zeros(0), np.zeros((len(scores), 0))
         surrogate._alphas, surrogate._beliefs = np.zeros(0), np.zeros((0, n_targets))
         surrogate._variances = surrogate._beliefs
         return surrogate
@@ -245,8 +247,9 @@ class AdditiveSurrogate(Surrogate):
         """Return what the variance of a new run, (s − center)ᵀ Q (s − center) + constant, is made of, as arrays.
 
         It is the square of the std that `predict` gives, for those who compute it elsewhere. Q is given as its lower
-        triangle, or so that what targets share is given once: B diag(Σ_a spread_a / (spectrum + penalty_a)) Bᵀ +
-        rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty moves the coefficients.
+        triangle, or so that what targets share is given once: with s − center times "unit", B diag(Σ_a spread_a /
+        (spectrum + penalty_a)) Bᵀ + rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty moves
+        the coefficients.
         """
         check_is_fitted(self)
         constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
@@ -260,6 +263,7 @@ class AdditiveSurrogate(Surrogate):
             return common | {"quadratic": forms[:, first, second]}
         spread = (self._beliefs * self._variances)[:, targets].T
         return common | {
+            "unit": self._unit,
             "basis": self._basis,
             "spectrum": self._spectrum,
             "penalties": self._alphas,
@@ -271,7 +275,7 @@ class AdditiveSurrogate(Surrogate):
 
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
-        centred = np.asarray(X, dtype=np.float64) - self._subset_mean
+        centred = (np.asarray(X, dtype=np.float64) - self._subset_mean) * self._unit
         along = centred @ self._basis
         alpha = 0.0 if self.penalty == "lasso" else self.alpha_
         spread = (1 / (self._spectrum[:, None] + alpha)).mean(axis=1)
@@ -303,15 +307,15 @@ class AdditiveSurrogate(Surrogate):
                 f"Got {self.alpha!r} instead; for no penalty at all use penalty='ols'."
             )
 
-    def _fit_quadratic(self, runs: Centred, U: Floats, s: Floats) -> None:
+    def _fit_quadratic(self, runs: Centred, spectrum: Spectrum) -> None:
         """Set the coefficients and variances of ridge or least squares."""
         n_subsets, n_targets = runs.Y.shape
+        unit, U, s, _ = spectrum
         Z = U.T @ runs.Y
         residual = runs.Y - U @ Z
-        unexplained = np.einsum("mt,mt->t", residual, residual)
         if self.penalty == "ols":
             self._alphas, best = np.zeros(1), np.zeros(n_targets, dtype=np.intp)
-            self._variances = runs.variance(unexplained, n_subsets - len(s) - 1)[None]
+            self._variances = runs.variance((residual**2).sum(axis=0), n_subsets - len(s) - 1)[None]
         else:
             scale = self._spectrum.mean() if len(s) else 1.0
             self._alphas = scale * _RIDGE_GRID if self.alpha is None else np.array([self.alpha], dtype=np.float64)
@@ -319,10 +323,12 @@ class AdditiveSurrogate(Surrogate):
             best = np.argmin(losses, axis=0)
             # Nothing can be left out of a single subset.
             self._variances = runs.variance(squares, n_subsets if n_subsets > 1 else 0)
-        self._beliefs = beliefs(self._alphas, s, Z, unexplained, n_subsets - 1)
+        self._beliefs = np.ones((1, n_targets))
+        if len(self._alphas) > 1:
+            self._beliefs = scipy.special.softmax(log_evidence(self._alphas, spectrum, runs), axis=0)
         self._variance = (self._beliefs * self._variances).sum(axis=0)
         self.alpha_ = self._alphas[best]
-        self.coef_ = self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_)))
+        self.coef_ = unit[:, None] * (self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_))))
 
     def _fit_lasso(self, runs: Centred) -> None:
         """Set the coefficients, their active sets and variances, target by target."""
@@ -351,6 +357,7 @@ class AdditiveSurrogate(Surrogate):
                 for active, covariance in self._active
             ]
             return np.asarray(self._variance * np.column_stack(spreads))
+        directions = directions * self._unit
         along = directions @ self._basis
         leverage = along**2 @ (1 / (self._spectrum[:, None] + self._alphas))
         if self.penalty == "ridge":
@@ -359,7 +366,7 @@ class AdditiveSurrogate(Surrogate):
             leverage += unseen[:, None] / self._alphas
         total = leverage @ (self._beliefs * self._variances)
         if len(self._alphas) > 1:
-            coef = self._basis.T @ self.coef_
+            coef = self._basis.T @ (self.coef_ / self._unit[:, None])
             gradient = coef * (self._spectrum[:, None] + self.alpha_)
             for alpha, belief in zip(self._alphas, self._beliefs, strict=True):
                 total += belief * (along @ (gradient / (self._spectrum[:, None] + alpha) - coef)) ** 2

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
+from whence.surrogates import priors
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
 from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, groups_with, one_of
 from whence.surrogates.mixture import Array
@@ -161,7 +162,7 @@ class CombinedSurrogate(PosteriorSurrogate):
 
     def _tune_own(self, family: CombinedKernel, shared: Array, X: Array, z: Array, counts: Array) -> Array:
         """Hyperparameters of one target, drawn towards the shared ones."""
-        std = np.full_like(shared, 0.5)
+        std = np.full_like(shared, priors.OWN)
         return family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=self.random_state)[0]
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:

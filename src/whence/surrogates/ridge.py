@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+import scipy.linalg
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
@@ -15,6 +16,8 @@ from scipy.sparse import csr_array
 from whence.outcomes import distinct_rows
 
 Floats = NDArray[np.float64]
+# Columns whose spreads differ by less than this factor are left alone; else they are divided by one of these powers.
+ALIKE, POWERS = 3.0, (0.0, 0.5, 1.0)
 TARGETS_AT_ONCE = 256  # keeps the residuals of a block of targets in cache while penalties are tried
 
 
@@ -86,15 +89,50 @@ def leave_one_out(
     return losses, squares
 
 
-def beliefs(alphas: Floats, s: Floats, Z: Floats, unexplained: Floats, freedom: int) -> Floats:
-    """Posterior probability of each penalty, shape (A, T), with equal prior probabilities and σ² unknown.
+class Spectrum(NamedTuple):
+    """The singular value decomposition U s basisᵀ of centred subsets whose columns were multiplied with ``unit``."""
+
+    unit: Floats  # (K,)
+    U: Floats  # (m, rank)
+    s: Floats  # (rank,)
+    basis: Floats  # (K, rank)
+
+    @classmethod
+    def of(cls, runs: Centred, unit: Floats) -> Spectrum:
+        """Return the decomposition in these units, without directions that the subsets do not vary in."""
+        U, s, Vt = scipy.linalg.svd(runs.X * unit, full_matrices=False, check_finite=False)
+        rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
+        return cls(unit, U[:, :rank], s[:rank], Vt[:rank].T)
+
+    @classmethod
+    def of_most_evidence(cls, runs: Centred, grid: Floats) -> Spectrum:
+        """Return the decomposition in the units in which one penalty for all columns explains the outcomes best.
+
+        Weights may be amounts, of which one unit of any task does about as much, or such that their spread does.
+        Where spreads hardly differ it does not matter, and columns stay as they are.
+        """
+        plain = np.ones(runs.X.shape[1])
+        spread = np.sqrt((runs.X**2).mean(axis=0))
+        seen = spread > 0
+        if not seen.any() or spread[seen].max() <= ALIKE * spread[seen].min():
+            return cls.of(runs, plain)
+        relative = np.where(seen, spread / spread[seen].mean(), 1.0)
+
+        def evidence(spectrum: Spectrum) -> float:
+            alphas = (spectrum.s**2).mean() * grid
+            return float(scipy.special.logsumexp(log_evidence(alphas, spectrum, runs), axis=0).mean())
+
+        return max((cls.of(runs, relative**-power) for power in POWERS), key=evidence)
+
+
+def log_evidence(alphas: Floats, spectrum: Spectrum, runs: Centred) -> Floats:
+    """Logarithm of the marginal likelihood of each penalty, shape (A, T), up to a constant, with σ² unknown.
 
     Under penalty α, Z_j has variance σ²(1 + s_j²/α), and what lies outside the span of the subsets σ²; σ²
     integrated over 1/σ² leaves the sum of squares below to the power of minus half its degrees of freedom.
     """
-    if len(alphas) == 1:
-        return np.ones((1, len(unexplained)))
-    shrunk = alphas[:, None] / (s**2 + alphas[:, None])
+    Z = spectrum.U.T @ runs.Y
+    unexplained = ((runs.Y - spectrum.U @ Z) ** 2).sum(axis=0)
+    shrunk = alphas[:, None] / (spectrum.s**2 + alphas[:, None])
     squares = np.maximum(unexplained + shrunk @ Z**2, np.finfo(np.float64).tiny)
-    evidence = np.log(shrunk).sum(axis=1)[:, None] / 2 - freedom / 2 * np.log(squares)
-    return np.asarray(scipy.special.softmax(evidence, axis=0))
+    return np.asarray(np.log(shrunk).sum(axis=1)[:, None] / 2 - (len(runs.Y) - 1) / 2 * np.log(squares))

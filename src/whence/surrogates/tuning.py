@@ -14,6 +14,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dpotri, dtrtri
 from scipy.optimize import minimize
 
+from whence.surrogates import priors
 from whence.surrogates.kernels import RBF, Array, Constant, Kernel, Sum
 from whence.surrogates.sum_kernels import Polynomial, Size
 
@@ -80,10 +81,9 @@ class CombinedKernel:
         return ("linear", "pairs", "rbf", "size")[: self.n_parts]
 
     def prior(self) -> tuple[Array, Array]:
-        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance."""
-        variances = np.full(self.n_parts + 1, np.log(0.3))
-        mean = np.concatenate([variances, np.zeros(2 + self.n_coordinates)])
-        std = np.concatenate([np.full(self.n_parts + 1, 3.0), np.full(2, 2.0), np.ones(self.n_coordinates)])
+        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`)."""
+        names = [*self.names, "noise", "rbf rate", "size rate"] + ["relevance"] * self.n_coordinates
+        mean, std = np.array([priors.LEARNED[name] for name in names]).T
         return mean, std
 
     def kernel(self, theta: Array) -> Kernel:

@@ -82,7 +82,8 @@ class Spectral {
     const penalties = unpack(doc.penalties);
     const [shares, spread] = [doc.shares, doc.spread].map((one) => rowOf(unpack(one), one.shape, place));
     const own = unpack(doc.penalty)[place];
-    const along = this.directions.map((direction) => dot(direction, coef));
+    this.unit = unpack(doc.unit);
+    const along = this.directions.map((direction) => dot(direction, coef.map((c, k) => c / this.unit[k])));
     this.per = spectrum.map((s) => penalties.reduce((sum, penalty, a) => sum + spread[a] / (s + penalty), 0));
     this.rest = unpack(doc.rest)[place]; // of what the runs say nothing about
     this.moves = Array.from(penalties, (penalty, a) => ({
@@ -91,7 +92,8 @@ class Spectral {
     })).filter(({ share }) => share > 0);
   }
 
-  at(d) {
+  at(difference) {
+    const d = difference.map((each, k) => each * this.unit[k]);
     const b = this.directions.map((direction) => dot(direction, d));
     let total = this.rest * (dot(d, d) - dot(b, b));
     for (let r = 0; r < b.length; r++) total += this.per[r] * b[r] * b[r];
