@@ -6,8 +6,11 @@ import time
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from sklearn.base import clone
 from sklearn.linear_model import Lasso, LassoCV, LinearRegression, RidgeCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from whence.errors import InputError
@@ -161,6 +164,53 @@ def test_penalty_follows_the_scale_of_the_subsets():
     plain, scaled = AdditiveSurrogate().fit(X, Y), AdditiveSurrogate().fit(1000 * X, Y)
     np.testing.assert_allclose(scaled.alpha_, 1e6 * plain.alpha_)
     np.testing.assert_allclose(scaled.predict(1000 * X), plain.predict(X), atol=1e-8)
+
+
+def amounts(seed, *, in_own_units):
+    """Ten noisy runs of amounts of very different size, and 200 to judge by; what matters is an amount, or its spread."""
+    rng = np.random.default_rng(seed)
+    X = rng.exponential(size=(210, 8)) * 10 ** rng.uniform(-2.5, 0, 8)
+    Y = (X / X.std(0) if in_own_units else X) @ rng.normal(size=(8, 4))
+    Y += 0.6 * Y.std(0) * rng.normal(size=Y.shape)
+    return X[:10], Y[:10], X[10:], Y[10:]
+
+
+@pytest.mark.parametrize("in_own_units", [True, False])
+def test_few_runs_of_amounts_of_different_size_are_predicted_as_by_the_better_scaling(in_own_units):
+    def score(predicted, Y):
+        return np.mean([spearmanr(p, y).statistic for p, y in zip(predicted.T, Y.T, strict=True)])
+
+    ours, standardised, plain = [], [], []
+    for seed in range(12):
+        X, Y, new, truth = amounts(seed, in_own_units=in_own_units)
+        alphas = np.geomspace(1e-2, 1e3, 16)
+        ours.append(score(AdditiveSurrogate().fit(X, Y).predict(new), truth))
+        scaled = make_pipeline(StandardScaler(), RidgeCV(alphas)).fit(X, Y)
+        standardised.append(score(scaled.predict(new), truth))
+        plain.append(score(RidgeCV(alphas * X.var()).fit(X, Y).predict(new), truth))
+    assert np.mean(ours) > max(np.mean(standardised), np.mean(plain)) - 0.07
+    assert np.mean(ours) > min(np.mean(standardised), np.mean(plain)) + 0.05, "the scaling should matter here"
+
+
+def test_ridge_in_units_of_the_columns_is_ridge_of_scaled_columns():
+    X, Y, new, _ = amounts(0, in_own_units=True)
+    surrogate = AdditiveSurrogate().fit(X, Y)
+    assert not np.allclose(surrogate._unit, 1.0)
+    scaled = AdditiveSurrogate("ridge", alpha=float(surrogate.alpha_[0])).fit(X * surrogate._unit, Y[:, 0])
+    np.testing.assert_allclose(surrogate.coef_[:, 0], scaled.coef_[:, 0] * surrogate._unit)
+    np.testing.assert_allclose(surrogate.predict(new)[:, 0], scaled.predict(new * surrogate._unit))
+    # The variance of a run in closed form is that of the page's formula.
+    form = surrogate.run_variance(np.arange(4))
+    away = (new - form["center"]) * form["unit"]
+    along = away @ form["basis"]
+    coef = form["basis"].T @ (surrogate.coef_ / form["unit"][:, None])
+    for t in range(4):
+        per = (form["spread"][t] / (form["spectrum"][:, None] + form["penalties"])).sum(1)
+        variance = form["constant"][t] + along**2 @ per + form["rest"][t] * ((away**2).sum(1) - (along**2).sum(1))
+        for share, penalty in zip(form["shares"][t], form["penalties"], strict=True):
+            moved = coef[:, t] * ((form["spectrum"] + form["penalty"][t]) / (form["spectrum"] + penalty) - 1)
+            variance += share * (along @ moved) ** 2
+        np.testing.assert_allclose(surrogate.predict(new, return_std=True)[1][:, t], np.sqrt(variance))
 
 
 def test_tuned_lasso_finds_the_tasks_that_matter():

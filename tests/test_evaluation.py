@@ -17,6 +17,7 @@ from whence.evaluation import (
     SizeOnly,
     coverage,
     lds,
+    lds_interval,
     loo_correlation,
     noise_ceiling,
     repeated_splits,
@@ -661,3 +662,52 @@ def test_many_targets_with_missing_values_take_seconds():
     size_only(table, table)
     noise_ceiling(table)
     assert time.perf_counter() - start < 10
+
+
+# ---- how certain a rank correlation is -------------------------------------------------------------------
+
+
+def test_lds_interval_has_the_spread_of_the_rank_correlation_over_tables():
+    """Its half width over 1.28 is the std of rank correlations of other draws of as many runs, on Fisher's scale."""
+    rng = np.random.default_rng(0)
+    S = subsets_of(60)
+    scores, stds = [], []
+    for _ in range(200):
+        truth = rng.normal(size=(60, 3))
+        predicted = truth + rng.normal(size=truth.shape)
+        low, high = lds_interval(predicted, Outcomes(S, truth)).mean
+        scores.append(np.arctanh(lds(predicted, Outcomes(S, truth)).mean))
+        stds.append((np.arctanh(high) - np.arctanh(low)) / 2 / scipy.stats.norm.ppf(0.9))
+    assert 1.0 < np.mean(stds) / np.std(scores) < 1.6, "a little wider: surrogates change with their runs, too"
+
+
+def test_lds_interval_knows_targets_that_say_the_same():
+    rng = np.random.default_rng(1)
+    S, truth = subsets_of(40), rng.normal(size=(40, 1))
+    predicted = truth + rng.normal(size=truth.shape)
+    one = lds_interval(predicted, Outcomes(S, truth))
+    copies = lds_interval(np.repeat(predicted, 10, axis=1), Outcomes(S, np.repeat(truth, 10, axis=1)))
+    np.testing.assert_allclose(copies.mean, one.mean)
+    np.testing.assert_allclose(copies.low, np.repeat(one.low, 10))
+    many = rng.normal(size=(40, 10))
+    apart = lds_interval(many + rng.normal(size=many.shape), Outcomes(S, many))
+    assert np.diff(apart.mean) < 0.9 * np.diff(one.mean), "ten targets that differ tell more than one"
+
+
+def test_lds_interval_is_narrower_with_more_runs_and_not_with_replicates():
+    def width(predicted, runs):
+        low, high = lds_interval(predicted, runs).mean
+        return np.arctanh(high) - np.arctanh(low)
+
+    rng = np.random.default_rng(2)
+    S, truth = subsets_of(80), rng.normal(size=(80, 1))
+    predicted = truth + rng.normal(size=truth.shape)
+    few, more, many = (width(predicted[:n], Outcomes(S[:n], truth[:n])) for n in (10, 20, 80))
+    assert few > more > many
+    twice = Outcomes(np.repeat(S[:20], 2, axis=0), np.repeat(truth[:20], 2, axis=0))
+    assert width(np.repeat(predicted[:20], 2, axis=0), twice) == pytest.approx(more, rel=0.1)
+
+
+def test_lds_interval_of_what_is_undefined_is_nan():
+    found = lds_interval(np.arange(6.0), Outcomes(subsets_of(6), np.ones(6)))
+    assert np.isnan([*found.mean, *found.low, *found.high]).all()

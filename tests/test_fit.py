@@ -180,7 +180,8 @@ def test_words_name_the_table_the_choice_and_the_quality():
     if len(shares) > 1:
         assert text.splitlines()[1].startswith("Average: ")
         assert all(f"{name} {share:.0%}" in text for name, share in shares.items())
-    assert f"rank correlation {q['lds']:.2f} (tuned linear {q['lds_tuned_linear']:.2f}" in text
+    probably = f"on new runs probably {q['lds_low']:.2f} to {q['lds_high']:.2f}"
+    assert f"rank correlation {q['lds']:.2f} ({probably}; tuned linear {q['lds_tuned_linear']:.2f}" in text
     assert f"subset size alone {q['lds_size_only']:.2f}" in text
     assert f"residual error {q['residual_error']:.2f} of the variance" in text
     assert f"90% intervals hold {q['coverage_90']:.0%}" in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -28,12 +28,20 @@ SMALL_RUNS = 1000
 # From so many runs on, targets are tuned on several threads.
 THREADED_RUNS = 100
 # So many runs tune the hyperparameters of one target.
-OWN_RUNS = 200
+OWN_RUNS = 100
 # Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
 OWN_TARGETS = 40
 OWN_BYTES = 1 << 29
 # Looking for the libraries that use threads takes longer than a small fit: once is enough.
 THREADS = ThreadpoolController()
+
+
+class Tuned(NamedTuple):
+    """Hyperparameters that were found: the transform of weights, those shared by all targets, and of each target."""
+
+    transform: str
+    shared: Array
+    own: dict[int, Array]
 
 
 class CombinedSurrogate(PosteriorSurrogate):
@@ -51,8 +59,12 @@ class CombinedSurrogate(PosteriorSurrogate):
         Of mixture weights; "auto" takes the one of greatest evidence. 0/1 tables need none.
     own : bool
         Whether each target gets its own hyperparameters (only for a moderate number of targets).
+    alike : bool
+        Whether all tasks have the same relevance, which fewer runs can tell.
     random_state : int
         Seeds the sample of runs on which very large tables are tuned.
+    start : Tuned, optional
+        Where tuning begins: ``tuned_`` of another fit to nearly the same runs.
 
     Examples
     --------
@@ -70,12 +82,16 @@ class CombinedSurrogate(PosteriorSurrogate):
         *,
         weight_scale: str = "auto",
         own: bool = True,
+        alike: bool = False,
         random_state: int = 0,
+        start: Tuned | None = None,
     ) -> None:
         self.outcome_scale = outcome_scale
         self.weight_scale = weight_scale
         self.own = own
+        self.alike = alike
         self.random_state = random_state
+        self.start = start
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
@@ -121,19 +137,22 @@ class CombinedSurrogate(PosteriorSurrogate):
     ) -> tuple[Coordinates, CombinedKernel, list[tuple[NDArray[np.intp], Array]]]:
         """Coordinates, family, and the hyperparameters of every group of targets that shares them."""
         coordinates, family, shared = self._tune_shared(S, Z[:, varies], counts)
+        self.tuned_ = Tuned(coordinates.transform, shared, {})
         n_targets = Z.shape[1]
         if not self.own or not 1 < n_targets <= OWN_TARGETS or n_targets * 8 * len(S) ** 2 > OWN_BYTES:
             return coordinates, family, [(np.arange(n_targets), shared)]
         X, moving = coordinates(S), np.flatnonzero(varies)
 
         def tune(t: int) -> Array:
-            return self._tune_own(family, shared, X, Z[:, [t]], counts)
+            start = shared if self.start is None else self.start.own.get(t, shared)
+            return self._tune_own(family, shared, start, X, Z[:, [t]], counts)
 
         if len(S) < THREADED_RUNS:
             own = [tune(int(t)) for t in moving]
         else:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 own = list(pool.map(tune, moving))
+        self.tuned_.own.update(zip(moving.tolist(), own, strict=True))
         thetas = [(np.array([t]), theta) for t, theta in zip(moving, own, strict=True)]
         if len(moving) < n_targets:
             thetas.append((np.flatnonzero(~varies), shared))
@@ -145,25 +164,35 @@ class CombinedSurrogate(PosteriorSurrogate):
         if self.weight_scale == "auto":
             mixture = not is_binary(S) and S.min() >= 0
             transforms = TRANSFORMS if mixture else ("identity",)
+            if self.start is not None:
+                transforms = (self.start.transform,)
         best = None
         for transform in transforms:
             coordinates = Coordinates.learn(S, transform)
             family = self._family(S, coordinates)
-            mean, std = family.prior()
+            mean, std = family.prior(alike=self.alike)
             theta = mean
             value = 0.0
             if Z.shape[1]:
                 X = coordinates(S)
-                theta, value = family.fit(X, Z, counts, mean=mean, std=std, max_iter=60, seed=self.random_state)
+                start = None if self.start is None else self.start.shared
+                theta, value = family.fit(
+                    X, Z, counts, mean=mean, std=std, max_iter=60, seed=self.random_state, start=start
+                )
             if best is None or value < best[0]:
                 best = (value, coordinates, family, theta)
         assert best is not None
         return best[1:]
 
-    def _tune_own(self, family: CombinedKernel, shared: Array, X: Array, z: Array, counts: Array) -> Array:
+    def _tune_own(
+        self, family: CombinedKernel, shared: Array, start: Array, X: Array, z: Array, counts: Array
+    ) -> Array:
         """Hyperparameters of one target, drawn towards the shared ones."""
-        std = np.full_like(shared, priors.OWN)
-        return family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=self.random_state)[0]
+        std, seed = np.minimum(family.prior(alike=self.alike)[1], priors.OWN), self.random_state
+        found, _ = family.fit(
+            X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=seed, start=start
+        )
+        return found
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
         sizes = S.sum(1)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.special import stdtrit
 from sklearn.base import clone
 
-from whence.evaluation import lds, residual_error
+from whence.evaluation import LdsInterval, lds, lds_interval, residual_error
 from whence.evaluation.scores import has_std
 from whence.evaluation.statistics import ratio
 from whence.outcomes import Outcomes
@@ -57,6 +57,7 @@ class Trial:
 
     name: str
     lds: Array
+    interval: LdsInterval  # of the rank correlation on new runs
     residual_error: Array
     coverage: Array
     factor: Array  # what its std has to be multiplied with for intervals to hold
@@ -135,6 +136,7 @@ def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -
     return Trial(
         name=name,
         lds=lds(centred, table).per_target,
+        interval=lds_interval(centred, table),
         residual_error=residual_error(predicted, table).per_target,
         coverage=inside.mean(0),
         factor=held_out_factor(residual, std),

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import SizeOnly
@@ -24,6 +25,7 @@ from whence.surrogates.averaged import AveragedSurrogate, average_of
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.crossvalidation import (
     FEWEST_TO_CHECK,
+    SMALL,
     Held,
     Trial,
     averaged_trial,
@@ -151,6 +153,8 @@ def _fit_part(
     if held is None:
         name, candidate = _unchecked(candidates, fusion, len(targets))
         return Part(targets, fitted(candidate, table), name, ())
+    if held.n_subsets > SMALL:
+        candidates = {name: _started(each, table) for name, each in candidates.items()}
     every = {**fusion, **candidates}
     makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
     makers.update({name: partial(_fitted_unseen, each) for name, each in every.items()})
@@ -163,6 +167,13 @@ def _fit_part(
     candidate = average_of(every, weights)
     name = AVERAGE if isinstance(candidate, AveragedSurrogate) else next(n for n, c in every.items() if c is candidate)
     return Part(targets, fitted(candidate, table), name, tuple(trials.values()))
+
+
+def _started(candidate: Any, table: Outcomes) -> Any:
+    """The candidate, its tuning in every fold to begin with the hyperparameters of all runs: it ends elsewhere, sooner."""
+    if not isinstance(candidate, CombinedSurrogate):
+        return candidate
+    return clone(candidate).set_params(start=fitted(candidate, table).tuned_)
 
 
 def _unchecked(candidates: Mapping[str, Any], fusion: Mapping[str, Any], n_targets: int) -> tuple[str, Any]:

@@ -20,6 +20,8 @@ from whence.surrogates.sum_kernels import Polynomial, Size
 
 # Hyperparameters need far fewer runs and targets than predictions do.
 TUNING_RUNS, TUNING_TARGETS = 400, 64
+# Tuning ends when a step gains less than this share of the objective.
+TOLERANCE = 1e-5
 
 
 def tuning_sample(Y: Array, max_runs: int, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -80,10 +82,15 @@ class CombinedKernel:
     def names(self) -> tuple[str, ...]:
         return ("linear", "pairs", "rbf", "size")[: self.n_parts]
 
-    def prior(self) -> tuple[Array, Array]:
-        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`)."""
+    def prior(self, *, alike: bool = False) -> tuple[Array, Array]:
+        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`).
+
+        With ``alike`` every coordinate has the same relevance.
+        """
         names = [*self.names, "noise", "rbf rate", "size rate"] + ["relevance"] * self.n_coordinates
         mean, std = np.array([priors.LEARNED[name] for name in names]).T
+        if alike:
+            std[-self.n_coordinates :] = 1e-6
         return mean, std
 
     def kernel(self, theta: Array) -> Kernel:
@@ -160,11 +167,12 @@ class CombinedKernel:
         max_iter: int,
         seed: int,
         max_runs: int = TUNING_RUNS,
+        start: Array | None = None,
     ) -> tuple[Array, float]:
         """Return the θ of greatest evidence × Gaussian prior(mean, std), shared by the targets, and its objective.
 
         Large tables are tuned on a seeded sample of runs and targets: hyperparameters need far fewer of them than
-        predictions do.
+        predictions do. The search begins at ``start``, or at the mean of the prior.
         """
         rows, targets = tuning_sample(Z, max_runs, seed)
         X, Z, counts = X[rows], Z[np.ix_(rows, targets)], counts[rows]
@@ -175,7 +183,9 @@ class CombinedKernel:
             return float(value + 0.5 * deviation @ deviation), gradient + deviation / std
 
         bounds = list(zip(np.maximum(mean - 4 * std, -12), np.minimum(mean + 4 * std, 6), strict=True))
-        found = minimize(objective, mean, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": max_iter})
+        options = {"maxiter": max_iter, "ftol": TOLERANCE}
+        begin = mean if start is None else start
+        found = minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return np.asarray(found.x), float(found.fun)
 
     def _parts(self, theta: Array) -> tuple[Polynomial, Polynomial, RBF, Size | None]:

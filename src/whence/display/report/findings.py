@@ -306,13 +306,14 @@ def _methods(model: Model) -> list[dict[str, Any]]:
                     "what": DESCRIPTIONS.get(trial.name, ""),
                     "used": np.zeros(len(model.target_names), dtype=bool),
                     "weight": np.full(len(model.target_names), np.nan),
-                    **{score: np.full(len(model.target_names), np.nan) for score in TRIAL_SCORES},
+                    **{score: np.full(len(model.target_names), np.nan) for score in (*TRIAL_SCORES, "low", "high")},
                 },
             )
             row["used"][part.targets] = trial.name == part.name
             row["weight"][part.targets] = _weight(part, trial.name)
             for score in TRIAL_SCORES:
                 row[score][part.targets] = getattr(trial, score)
+            row["low"][part.targets], row["high"][part.targets] = trial.interval.low, trial.interval.high
     return sorted(rows.values(), key=lambda row: (not row["used"].any(), -np.nan_to_num(row["lds"], nan=-1).mean()))
 
 
