@@ -21,9 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from surrogates import HERE
 
 import whence
+from surrogates import HERE
 from whence.evaluation import coverage
 
 SIZES, MOST_TARGETS, NEW = (8, 12, 16, 24, 40), 5, 300
@@ -79,8 +79,8 @@ def main() -> None:
         "",
         f"`python benchmarks/lds_interval.py --splits {arguments.splits}` on {platform.machine()}, "
         f"{time.strftime('%Y-%m-%d')}: {len(found)} fits of real tables, {time.perf_counter() - began:.0f} s.",
-        "held: how often the 80% interval held the rank correlation on new runs. printed, truth: mean rank correlation in",
-        "cross-validation, and on new runs. width: of the interval. prediction intervals: how many new runs their 90%",
+        "held: how often the 80% interval held the rank correlation on new runs. printed, truth: mean rank correlation",
+        "in cross-validation, and on new runs. width: of the interval. prediction intervals: how many new runs their 90%",
         "intervals held.",
         "",
         f"Overall: held {found['held'].mean():.1%}, prediction intervals {found['prediction intervals'].mean():.1%}.",

@@ -2,10 +2,10 @@
 
     python benchmarks/priors.py [--tables DIR] [--judge]
 
-On up to 250 runs of every table (arrays S, Y of ``*.npz`` in DIR), raw and on ranks, the kernel is tuned with a prior that
-says next to nothing. Means and stds over tables are what `src/whence/surrogates/priors.py` states. With ``--judge``, every
-table is fitted at 10, 20 and 40 runs with what the other tables say, beside the prior that says next to nothing.
-Both are written to benchmarks/results/priors.md.
+On up to 250 runs of every table (arrays S, Y of ``*.npz`` in DIR), raw and on ranks, the kernel is tuned with a prior
+that says next to nothing. Means and stds over tables are what `src/whence/surrogates/priors.py` states. With
+``--judge``, every table is fitted at 10, 20 and 40 runs with what the other tables say, beside the prior that says next
+to nothing. Both are written to benchmarks/results/priors.md.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pandas as pd
-from surrogates import HERE, load
 
 import whence
+from surrogates import HERE, load
 from whence.evaluation import repeated_splits
 from whence.surrogates import priors
 from whence.surrogates.combined import CombinedSurrogate

@@ -167,7 +167,7 @@ def test_penalty_follows_the_scale_of_the_subsets():
 
 
 def amounts(seed, *, in_own_units):
-    """Ten noisy runs of amounts of very different size, and 200 to judge by; what matters is an amount, or its spread."""
+    """Ten noisy runs of amounts of very different size, and 200 new ones; what matters is an amount, or its spread."""
     rng = np.random.default_rng(seed)
     X = rng.exponential(size=(210, 8)) * 10 ** rng.uniform(-2.5, 0, 8)
     Y = (X / X.std(0) if in_own_units else X) @ rng.normal(size=(8, 4))
@@ -204,6 +204,7 @@ def test_ridge_in_units_of_the_columns_is_ridge_of_scaled_columns():
     away = (new - form["center"]) * form["unit"]
     along = away @ form["basis"]
     coef = form["basis"].T @ (surrogate.coef_ / form["unit"][:, None])
+    np.testing.assert_allclose(form["along"].T, coef)
     for t in range(4):
         per = (form["spread"][t] / (form["spectrum"][:, None] + form["penalties"])).sum(1)
         variance = form["constant"][t] + along**2 @ per + form["rest"][t] * ((away**2).sum(1) - (along**2).sum(1))

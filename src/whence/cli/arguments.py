@@ -55,6 +55,10 @@ Estimates = Annotated[
     list[Path] | None,
     typer.Option("--estimates", "-e", metavar="FILE", help="Fuse the runs with estimates of many subsets. Repeatable."),
 ]
+Features = Annotated[
+    Path | None,
+    typer.Option("--features", metavar="FILE", help="Use what is known of tasks: a column 'task', labels, numbers."),
+]
 
 # The question.
 ScoresFiles = Annotated[

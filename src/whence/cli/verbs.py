@@ -41,8 +41,11 @@ def _answer(model: "Model", document: dict[str, Any], page: Page) -> Answer:
     return Answer(_about(model) | document, pages.model_page(model) + page)
 
 
-def _fit(runs: "Outcomes", estimates: args.Estimates, seed: int) -> "Model":
-    return whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
+def _fit(runs: "Outcomes", estimates: args.Estimates, features: args.Features, seed: int) -> "Model":
+    from whence.outcomes.cells import read_features
+
+    known = None if features is None else read_features(features)
+    return whence.fit(runs, estimates=args.read_estimates(estimates, runs), features=known, seed=seed)
 
 
 def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
@@ -67,11 +70,13 @@ def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, 
 # ---- verbs -----------------------------------------------------------------------------------------------
 
 
-def fit(runs: "Outcomes", *, estimates: args.Estimates = None, seed: args.Seed = 0) -> Answer:
+def fit(
+    runs: "Outcomes", *, estimates: args.Estimates = None, features: args.Features = None, seed: args.Seed = 0
+) -> Answer:
     """Fit a surrogate, and show how good it is."""
     from whence.answers.quality import target_scores, trials
 
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     tried, per_target = trials(model), target_scores(model)
     page = pages.trials_page(tried) + pages.target_scores_page(per_target)
     document = {"trials": tried.to_dict("records"), "per_target": per_target.to_dict("records")}
@@ -82,6 +87,7 @@ def attribute(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     rule: args.Rule = args.RuleName.shapley,
     keep_prob: args.KeepProb = None,
     target: args.Target = None,
@@ -92,7 +98,7 @@ def attribute(
     targets = _targets(runs, target)
     if rule is not args.RuleName.shift:
         _refuse_mixtures(runs, rule.value)
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
     return _answer(model, document, pages.attribution_page(found, targets, top=top))
@@ -102,6 +108,7 @@ def interactions(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     rule: args.PairRule = args.PairRuleName.shapley,
     target: args.Target = None,
     top: args.TopPairs = 10,
@@ -110,7 +117,7 @@ def interactions(
     """List pairs that work together, or against each other."""
     targets = _targets(runs, target)
     _refuse_mixtures(runs, f"{rule.value} interactions")
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     found = whence.interactions(model, rule.value, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
     return _answer(model, document, pages.interactions_page(found, targets, top=top))
@@ -120,6 +127,7 @@ def predict(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     subset: args.Subset = None,
     subsets: args.Subsets = None,
     target: args.Target = None,
@@ -135,7 +143,7 @@ def predict(
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (repeatable) or --subsets FILE.")
     targets = _targets(runs, target)
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     frame = whence.predictions(model, np.array(rows)).to_frame()
     page = pages.predictions_page(frame, runs, targets, column="subset")
     return _answer(model, {"predictions": _records(frame, targets)}, page)
@@ -145,6 +153,7 @@ def select(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     size: args.Size = None,
     max_size: args.MaxSize = None,
     include: args.Include = None,
@@ -163,7 +172,7 @@ def select(
     costs = args.numbers_of(cost)
     runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
     _targets(runs, [target] if target else None)
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     found = whence.select(
         model,
         size=size,
@@ -195,6 +204,7 @@ def suggest(
     runs: "Outcomes",
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     n: args.Count = 10,
     by: args.Aim = args.SuggestBy.variance,
     target: args.Goal = None,
@@ -207,7 +217,7 @@ def suggest(
     from whence.answers.prediction import predicted_at
 
     targets = _targets(runs, [target] if target else None)
-    model = _fit(runs, estimates, seed)
+    model = _fit(runs, estimates, features, seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = predicted_at(model, found.subsets, found.predicted, found.std).to_frame().drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}

@@ -3,9 +3,9 @@
 The last step of the flow. Everything here is a pure function of a model (anything with ``predict``) or of its
 predictions and of a table of held-out outcomes. A score is never read alone: `size_only` says what the number
 of tasks predicts by itself, `within_size_lds` what is left of a score when it is taken away, `noise_ceiling`
-what training noise leaves room for, `lds_interval` how certain a score of few runs is, `learning_curve` what more runs would add, `runs_needed` how many it takes
-to see an effect of a given size, and `repeated_splits` whether two methods differ by more than the chance of one
-split.
+what training noise leaves room for, `lds_interval` how certain a score of few runs is, `learning_curve` what
+more runs would add, `runs_needed` how many it takes to see an effect of a given size, and `repeated_splits`
+whether two methods differ by more than the chance of one split.
 
 Nothing is dropped silently. Where an outcome was not measured (NaN), each target is judged on its measured
 rows. A target whose measured outcome does not vary has no score: it is NaN, left out of the mean, and

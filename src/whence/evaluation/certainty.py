@@ -15,7 +15,7 @@ LEVEL = 0.8
 # Set by benchmarks/lds_interval.py, so that 80% intervals hold 80% over real tables and 8 to 40 runs.
 PRIOR_RUNS = 16.0  # What runs show of their own scatter counts beside so many that scatter as unrelated numbers do.
 WIDER = 1.1  # By so much the interval is wider: what is learned from runs changes with them, too.
-# A surrogate of all runs does better than those of cross-validation, by so much on Fisher's scale, which fades with runs.
+# A surrogate of all runs does better than those of cross-validation, by so much on Fisher's scale; it fades with runs.
 GAIN, FADING = 0.15, 60.0
 
 
@@ -68,7 +68,9 @@ def lds_interval(model: Any, held_out: Outcomes, level: float = LEVEL) -> LdsInt
     n_subsets = int(subset.max(initial=-1)) + 1
     moved = np.zeros((n_subsets, columns.shape[1]))
     np.add.at(moved, subset, columns)
-    low, high = _around(np.append(score.per_target, score.mean), (moved**2).sum(0) / len(columns) ** 2, n_subsets, level)
+    low, high = _around(
+        np.append(score.per_target, score.mean), (moved**2).sum(0) / len(columns) ** 2, n_subsets, level
+    )
     return LdsInterval(low[:-1], high[:-1], (float(low[-1]), float(high[-1])))
 
 

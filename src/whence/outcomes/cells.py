@@ -108,6 +108,33 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
         return scores
 
 
+def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
+    r"""What is known of tasks, from a file with a column ``task``: a column that is all numbers, or empty, is numbers.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = pathlib.Path(folder, "tasks.csv")
+    ...     _ = file.write_text("task,domain,size\na,law,3\nb,code,\n")
+    ...     read_features(file).to_dict("list")
+    {'task': ['a', 'b'], 'domain': ['law', 'code'], 'size': [3.0, nan]}
+    """
+    import pandas as pd
+
+    path = Path(path)
+    with _errors_name(path):
+        names, rows = _read(path)
+        if "task" not in names:
+            raise InputError("there is no column task. Features need it, to name the task of each row.")
+        frame = pd.DataFrame([cells for _, cells in rows], columns=names).map(str.strip)
+    for name in names:
+        numbers = pd.to_numeric(frame[name], errors="coerce")
+        if name != "task" and (numbers.notna() | (frame[name] == "")).all():
+            frame[name] = numbers
+    return frame
+
+
 @contextmanager
 def _errors_name(path: Path) -> Iterator[None]:
     """Let errors begin with the file that they are about."""

@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 import scipy.special
 from numpy.typing import ArrayLike, NDArray
-from sklearn.linear_model import Lasso, LassoCV
-from sklearn.model_selection import KFold
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from whence.errors import InputError
+from whence.surrogates.lasso import lasso
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Moments, Places, Surrogate
-from whence.surrogates.ridge import Centred, Spectrum, centred, leave_one_out, log_evidence
+from whence.surrogates.ridge import Centred, Spectrum, centred, in_units, leave_one_out, log_evidence
 
 Floats = NDArray[np.float64]
 
@@ -32,8 +31,6 @@ Floats = NDArray[np.float64]
 # to least squares in all but name. A stronger penalty would predict no better, and be needlessly sure of 0.
 # Descending, so that of equally good penalties the strongest is taken.
 _RIDGE_GRID = np.geomspace(30.0, 1e-4, 25)
-_LASSO_GRID = np.geomspace(1.0, 1e-3, 50)  # multiples of the smallest penalty at which every coefficient is 0
-_LASSO_SWEEPS = 50_000  # subsets of a fixed size are collinear, and coordinate descent is slow there
 
 
 class AdditiveSurrogate(Surrogate):
@@ -51,6 +48,9 @@ class AdditiveSurrogate(Surrogate):
         Strength of the penalty, which 'ols' does not have. None tunes it for each target: ridge by
         leave-one-out in closed form, lasso by 5-fold cross-validation, which takes a loop over targets. Weights whose
         spreads differ much are first divided by their spread, its root or not at all, whichever has most evidence.
+    features : (K, p), optional
+        What is known of the tasks (`.features.task_features`). Effects of tasks of like features are then expected to
+        be alike, as far as that has most evidence; for a tuned ridge.
 
     Attributes
     ----------
@@ -105,17 +105,21 @@ class AdditiveSurrogate(Surrogate):
     _subset_mean: Floats  # (K,)
     _total_weight: float
     _variance: Floats  # (T,), σ² of the Notes
-    _unit: Floats  # (K,), what columns were multiplied with before one penalty was put on all
-    _basis: Floats  # (K, rank), directions that the subsets then vary in
+    _unit: Floats  # (K,) or (K, D), what columns were multiplied with before one penalty was put on all
+    _basis: Floats  # (D, rank), directions that the subsets then vary in
+    _along: Floats  # (rank, T), the coefficients along them
     _spectrum: Floats  # (rank,), eigenvalues of XᵀWX along them
     _alphas: Floats  # (A,), penalties tried
     _beliefs: Floats  # (A, T), how likely each is
     _variances: Floats  # (A, T), σ² under each
     _active: list[tuple[NDArray[np.intp], Floats]]  # lasso: tasks with an effect, covariance over σ²
 
-    def __init__(self, penalty: str = "ridge", *, alpha: float | None = None) -> None:
+    def __init__(
+        self, penalty: str = "ridge", *, alpha: float | None = None, features: ArrayLike | None = None
+    ) -> None:
         self.penalty = penalty
         self.alpha = alpha
+        self.features = features
 
     def fit(self, X: Any, y: Any, sample_weight: ArrayLike | None = None) -> AdditiveSurrogate:
         """Fitted surrogate, this object itself, from subsets X (m, K) and outcomes y (m,) or (m, T).
@@ -134,7 +138,10 @@ class AdditiveSurrogate(Surrogate):
         runs = centred(X, y.reshape(len(y), -1).astype(np.float64, copy=False), weights)
         self._subset_mean, self._total_weight = runs.subset_mean, float(runs.weights.sum())
         tuned = self.penalty == "ridge" and self.alpha is None
-        found = Spectrum.of_most_evidence(runs, _RIDGE_GRID) if tuned else Spectrum.of(runs, np.ones(X.shape[1]))
+        features = None if self.features is None else np.asarray(self.features, dtype=np.float64)
+        found = Spectrum.of(runs, np.ones(X.shape[1]))
+        if tuned:
+            found = Spectrum.of_most_evidence(runs, _RIDGE_GRID, features)
         self._unit, self._spectrum, self._basis, self._active = found.unit, found.s**2, found.basis, []
         if self.penalty == "lasso":
             self._fit_lasso(runs)
@@ -183,6 +190,7 @@ class AdditiveSurrogate(Surrogate):
         surrogate._subset_mean, surrogate._total_weight = np.zeros(len(scores)), np.nan
         surrogate._unit, surrogate._active = np.ones(len(scores)), []
         surrogate._spectrum, surrogate._basis = np.zeros(0), np.zeros((len(scores), 0))
+        surrogate._along = np.zeros((0, n_targets))
         surrogate._alphas, surrogate._beliefs = np.zeros(0), np.zeros((0, n_targets))
         surrogate._variances = surrogate._beliefs
         return surrogate
@@ -248,8 +256,8 @@ class AdditiveSurrogate(Surrogate):
 
         It is the square of the std that `predict` gives, for those who compute it elsewhere. Q is given as its lower
         triangle, or so that what targets share is given once: with s − center times "unit", B diag(Σ_a spread_a /
-        (spectrum + penalty_a)) Bᵀ + rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty moves
-        the coefficients.
+        (spectrum + penalty_a)) Bᵀ + rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty
+        moves the coefficients ("along" B).
         """
         check_is_fitted(self)
         constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
@@ -264,6 +272,7 @@ class AdditiveSurrogate(Surrogate):
         spread = (self._beliefs * self._variances)[:, targets].T
         return common | {
             "unit": self._unit,
+            "along": self._along[:, targets].T,
             "basis": self._basis,
             "spectrum": self._spectrum,
             "penalties": self._alphas,
@@ -275,7 +284,7 @@ class AdditiveSurrogate(Surrogate):
 
     def covariance(self, X: ArrayLike) -> tuple[Floats, float]:
         """Covariance of g between subsets (n, n) over the variance of a run, averaged over targets; and 1."""
-        centred = (np.asarray(X, dtype=np.float64) - self._subset_mean) * self._unit
+        centred = in_units(np.asarray(X, dtype=np.float64) - self._subset_mean, self._unit)
         along = centred @ self._basis
         alpha = 0.0 if self.penalty == "lasso" else self.alpha_
         spread = (1 / (self._spectrum[:, None] + alpha)).mean(axis=1)
@@ -328,7 +337,8 @@ class AdditiveSurrogate(Surrogate):
             self._beliefs = scipy.special.softmax(log_evidence(self._alphas, spectrum, runs), axis=0)
         self._variance = (self._beliefs * self._variances).sum(axis=0)
         self.alpha_ = self._alphas[best]
-        self.coef_ = unit[:, None] * (self._basis @ (Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_))))
+        self._along = Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_))
+        self.coef_ = in_units((self._basis @ self._along).T, unit.T).T
 
     def _fit_lasso(self, runs: Centred) -> None:
         """Set the coefficients, their active sets and variances, target by target."""
@@ -339,7 +349,7 @@ class AdditiveSurrogate(Surrogate):
         self.coef_, self.alpha_ = np.empty((X.shape[1], n_targets)), np.empty(n_targets)
         squares, freedom = np.empty(n_targets), np.empty(n_targets)
         for t in range(n_targets):
-            self.alpha_[t], coef = _lasso(X, Y[:, t], runs.weights, self.alpha, largest[t])
+            self.alpha_[t], coef = lasso(X, Y[:, t], runs.weights, self.alpha, largest[t])
             self.coef_[:, t] = coef
             active = np.flatnonzero(coef)
             columns = runs.X[:, active]
@@ -357,7 +367,7 @@ class AdditiveSurrogate(Surrogate):
                 for active, covariance in self._active
             ]
             return np.asarray(self._variance * np.column_stack(spreads))
-        directions = directions * self._unit
+        directions = in_units(directions, self._unit)
         along = directions @ self._basis
         leverage = along**2 @ (1 / (self._spectrum[:, None] + self._alphas))
         if self.penalty == "ridge":
@@ -366,26 +376,11 @@ class AdditiveSurrogate(Surrogate):
             leverage += unseen[:, None] / self._alphas
         total = leverage @ (self._beliefs * self._variances)
         if len(self._alphas) > 1:
-            coef = self._basis.T @ (self.coef_ / self._unit[:, None])
+            coef = self._along
             gradient = coef * (self._spectrum[:, None] + self.alpha_)
             for alpha, belief in zip(self._alphas, self._beliefs, strict=True):
                 total += belief * (along @ (gradient / (self._spectrum[:, None] + alpha) - coef)) ** 2
         return np.asarray(total)
-
-
-def _lasso(X: Floats, y: Floats, weights: Floats, alpha: float | None, largest: float) -> tuple[float, Floats]:
-    """Penalty and coefficients of one target; ``largest`` is the smallest penalty at which all are 0."""
-    if largest == 0:  # a constant, in which no penalty finds an effect
-        return alpha or 0.0, np.zeros(X.shape[1])
-    if alpha is None and len(X) > 2:
-        # Shuffled, since merging has put the subsets in order; seeded, since fitting is not random.
-        folds = KFold(min(5, len(X)), shuffle=True, random_state=0)
-        model = LassoCV(alphas=largest * _LASSO_GRID, cv=folds, max_iter=_LASSO_SWEEPS)
-        model.fit(X, y, sample_weight=weights)
-        return float(model.alpha_), model.coef_
-    chosen = largest if alpha is None else alpha  # two subsets leave nothing to tune by
-    model = Lasso(alpha=chosen, max_iter=_LASSO_SWEEPS).fit(X, y, sample_weight=weights)
-    return float(chosen), model.coef_
 
 
 def _per_target(intercept: ArrayLike, n_targets: int) -> Floats:

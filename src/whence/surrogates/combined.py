@@ -59,8 +59,6 @@ class CombinedSurrogate(PosteriorSurrogate):
         Of mixture weights; "auto" takes the one of greatest evidence. 0/1 tables need none.
     own : bool
         Whether each target gets its own hyperparameters (only for a moderate number of targets).
-    alike : bool
-        Whether all tasks have the same relevance, which fewer runs can tell.
     random_state : int
         Seeds the sample of runs on which very large tables are tuned.
     start : Tuned, optional
@@ -82,14 +80,12 @@ class CombinedSurrogate(PosteriorSurrogate):
         *,
         weight_scale: str = "auto",
         own: bool = True,
-        alike: bool = False,
         random_state: int = 0,
         start: Tuned | None = None,
     ) -> None:
         self.outcome_scale = outcome_scale
         self.weight_scale = weight_scale
         self.own = own
-        self.alike = alike
         self.random_state = random_state
         self.start = start
 
@@ -170,7 +166,7 @@ class CombinedSurrogate(PosteriorSurrogate):
         for transform in transforms:
             coordinates = Coordinates.learn(S, transform)
             family = self._family(S, coordinates)
-            mean, std = family.prior(alike=self.alike)
+            mean, std = family.prior()
             theta = mean
             value = 0.0
             if Z.shape[1]:
@@ -188,10 +184,8 @@ class CombinedSurrogate(PosteriorSurrogate):
         self, family: CombinedKernel, shared: Array, start: Array, X: Array, z: Array, counts: Array
     ) -> Array:
         """Hyperparameters of one target, drawn towards the shared ones."""
-        std, seed = np.minimum(family.prior(alike=self.alike)[1], priors.OWN), self.random_state
-        found, _ = family.fit(
-            X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=seed, start=start
-        )
+        std, seed = np.minimum(family.prior()[1], priors.OWN), self.random_state
+        found, _ = family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=seed, start=start)
         return found
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:

@@ -33,6 +33,7 @@ from whence.surrogates.crossvalidation import (
     fitted,
     held_runs,
 )
+from whence.surrogates.features import task_features
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import AVERAGE, SIZE_ONLY, TRUE_RUNS, Model, Part
@@ -55,6 +56,7 @@ def fit(
     outcomes: Outcomes,
     *,
     estimates: Any = None,
+    features: Any = None,
     surrogate: Any = None,
     n_folds: int | Literal["auto"] | None = "auto",
     seed: int = 0,
@@ -69,6 +71,9 @@ def fit(
         Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
         truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
         function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
+    features : DataFrame, optional
+        What is known of the tasks: a row per task (its index, or a column "task"), with labels, sizes, embeddings or
+        whatever numbers. Tasks of like features are expected to have like effects, as far as the runs agree.
     surrogate : str or scikit-learn regressor, optional
         Use this one instead of averaging: "additive", "kernel", "kernel on ranks", or a regressor of your own. It is
         still cross-validated.
@@ -111,6 +116,8 @@ def fit(
     else:
         rungs = learn_rungs(estimates, outcomes, seed=seed)
     candidates = _candidates(surrogate)
+    if features is not None:
+        candidates = _with_features(candidates, task_features(features, outcomes.task_names))
     patterns, which = np.unique(measured.T, axis=0, return_inverse=True)
     parts = []
     for index in track(range(len(patterns)), "Fitting targets"):
@@ -134,6 +141,16 @@ def _candidates(surrogate: Any) -> dict[str, Any]:
             of="fit",
         )
     return {surrogate: CANDIDATES[surrogate]}
+
+
+def _with_features(candidates: Mapping[str, Any], features: Array) -> dict[str, Any]:
+    """The candidates, those that add up tasks with what is known of them."""
+    if not any(isinstance(each, AdditiveSurrogate) for each in candidates.values()):
+        raise InputError("The 'features' of fit go with its own average, or with surrogate='additive'.")
+    return {
+        name: clone(each).set_params(features=features) if isinstance(each, AdditiveSurrogate) else each
+        for name, each in candidates.items()
+    }
 
 
 def _fit_part(
@@ -170,7 +187,7 @@ def _fit_part(
 
 
 def _started(candidate: Any, table: Outcomes) -> Any:
-    """The candidate, its tuning in every fold to begin with the hyperparameters of all runs: it ends elsewhere, sooner."""
+    """The candidate, its tuning in every fold to begin with the hyperparameters of all runs, which is faster."""
     if not isinstance(candidate, CombinedSurrogate):
         return candidate
     return clone(candidate).set_params(start=fitted(candidate, table).tuned_)

@@ -1,7 +1,7 @@
 """What runs usually look like: the prior of the hyperparameters of the combined kernel, learned over real tables.
 
-``python benchmarks/priors.py`` tunes the kernel on many runs of every table and prints the means and stds below; it also
-judges them on tables that were left out. A few runs start from here, many overrule it.
+``python benchmarks/priors.py`` tunes the kernel on many runs of every table and prints the means and stds below; it
+also judges them on tables that were left out. A few runs start from here, many overrule it.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from whence.outcomes import distinct_rows
 Floats = NDArray[np.float64]
 # Columns whose spreads differ by less than this factor are left alone; else they are divided by one of these powers.
 ALIKE, POWERS = 3.0, (0.0, 0.5, 1.0)
+FEATURE_SHARES = (0.3, 0.7, 0.95)  # of the variance of effects that features may explain
 TARGETS_AT_ONCE = 256  # keeps the residuals of a block of targets in cache while penalties are tried
 
 
@@ -92,37 +93,59 @@ def leave_one_out(
 class Spectrum(NamedTuple):
     """The singular value decomposition U s basisᵀ of centred subsets whose columns were multiplied with ``unit``."""
 
-    unit: Floats  # (K,)
+    unit: Floats  # (K,), or (K, D) where columns were combined
     U: Floats  # (m, rank)
     s: Floats  # (rank,)
-    basis: Floats  # (K, rank)
+    basis: Floats  # (D, rank)
 
     @classmethod
     def of(cls, runs: Centred, unit: Floats) -> Spectrum:
         """Return the decomposition in these units, without directions that the subsets do not vary in."""
-        U, s, Vt = scipy.linalg.svd(runs.X * unit, full_matrices=False, check_finite=False)
+        U, s, Vt = scipy.linalg.svd(in_units(runs.X, unit), full_matrices=False, check_finite=False)
         rank = int(np.sum(s > s.max(initial=0.0) * max(runs.X.shape) * np.finfo(np.float64).eps))
         return cls(unit, U[:, :rank], s[:rank], Vt[:rank].T)
 
     @classmethod
-    def of_most_evidence(cls, runs: Centred, grid: Floats) -> Spectrum:
-        """Return the decomposition in the units in which one penalty for all columns explains the outcomes best.
-
-        Weights may be amounts, of which one unit of any task does about as much, or such that their spread does.
-        Where spreads hardly differ it does not matter, and columns stay as they are.
-        """
-        plain = np.ones(runs.X.shape[1])
-        spread = np.sqrt((runs.X**2).mean(axis=0))
-        seen = spread > 0
-        if not seen.any() or spread[seen].max() <= ALIKE * spread[seen].min():
-            return cls.of(runs, plain)
-        relative = np.where(seen, spread / spread[seen].mean(), 1.0)
+    def of_most_evidence(cls, runs: Centred, grid: Floats, features: Floats | None) -> Spectrum:
+        """Return the decomposition in the units in which one penalty for all columns explains the outcomes best."""
 
         def evidence(spectrum: Spectrum) -> float:
+            if not len(spectrum.s):
+                return 0.0
             alphas = (spectrum.s**2).mean() * grid
             return float(scipy.special.logsumexp(log_evidence(alphas, spectrum, runs), axis=0).mean())
 
-        return max((cls.of(runs, relative**-power) for power in POWERS), key=evidence)
+        units = _units(runs, features)
+        return cls.of(runs, units[0]) if len(units) == 1 else max((cls.of(runs, unit) for unit in units), key=evidence)
+
+
+def in_units(X: Floats, unit: Floats) -> Floats:
+    """Return the columns of X (m, K) times ``unit``, or combined by it."""
+    return X * unit if unit.ndim == 1 else np.asarray(X @ unit)
+
+
+def _units(runs: Centred, features: Floats | None) -> list[Floats]:
+    """What columns may be multiplied with before one penalty is put on all of them.
+
+    Weights may be amounts, of which one unit of any task does about as much, or such that their spread does. Where
+    spreads hardly differ it does not matter, and columns stay as they are. Beside every task's own column, the sums of
+    features (K, p) over the tasks of a subset are columns with a share of the prior variance of effects: effects of
+    covariance (1 − share)·I + share·FFᵀ.
+    """
+    n_tasks = runs.X.shape[1]
+    spread = np.sqrt((runs.X**2).mean(axis=0))
+    seen = spread > 0
+    found = [np.ones(n_tasks)]
+    if seen.any() and spread[seen].max() > ALIKE * spread[seen].min():
+        relative = np.where(seen, spread / spread[seen].mean(), 1.0)
+        found = [relative**-power for power in POWERS]
+    if features is not None:
+        of_unit_variance = features / np.sqrt((features**2).sum(axis=1).mean())
+        found += [
+            np.hstack([np.sqrt(1 - share) * np.eye(n_tasks), np.sqrt(share) * of_unit_variance])
+            for share in FEATURE_SHARES
+        ]
+    return found
 
 
 def log_evidence(alphas: Floats, spectrum: Spectrum, runs: Centred) -> Floats:

@@ -82,15 +82,10 @@ class CombinedKernel:
     def names(self) -> tuple[str, ...]:
         return ("linear", "pairs", "rbf", "size")[: self.n_parts]
 
-    def prior(self, *, alike: bool = False) -> tuple[Array, Array]:
-        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`).
-
-        With ``alike`` every coordinate has the same relevance.
-        """
+    def prior(self) -> tuple[Array, Array]:
+        """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`)."""
         names = [*self.names, "noise", "rbf rate", "size rate"] + ["relevance"] * self.n_coordinates
         mean, std = np.array([priors.LEARNED[name] for name in names]).T
-        if alike:
-            std[-self.n_coordinates :] = 1e-6
         return mean, std
 
     def kernel(self, theta: Array) -> Kernel:

@@ -8,7 +8,7 @@ class AdditiveSurrogate {
     this.coef = rowOf(unpack(doc.coef), doc.coef.shape, place);
     this.intercept = unpack(doc.intercept)[place];
     this.center = unpack(doc.center);
-    this.form = doc.basis ? new Spectral(doc, place, this.coef) : new Quadratic(doc, place);
+    this.form = doc.basis ? new Spectral(doc, place) : new Quadratic(doc, place);
     this.constant = unpack(doc.constant)[place];
     this.noise = unpack(doc.noise)[place];
     this.factor = factorOf(doc, place);
@@ -72,18 +72,15 @@ class Quadratic {
 
 // dᵀ Q d of ridge regression averaged over penalties (run_variance of additive.py): targets share the directions.
 class Spectral {
-  constructor(doc, place, coef) {
-    const [tasks, rank] = doc.basis.shape;
-    const basis = unpack(doc.basis);
-    this.directions = Array.from({ length: rank }, (_, r) =>
-      Float64Array.from({ length: tasks }, (_, k) => basis[k * rank + r]),
-    );
+  constructor(doc, place) {
+    this.directions = columnsOf(doc.basis);
     const spectrum = unpack(doc.spectrum);
     const penalties = unpack(doc.penalties);
     const [shares, spread] = [doc.shares, doc.spread].map((one) => rowOf(unpack(one), one.shape, place));
     const own = unpack(doc.penalty)[place];
-    this.unit = unpack(doc.unit);
-    const along = this.directions.map((direction) => dot(direction, coef.map((c, k) => c / this.unit[k])));
+    this.unit = doc.unit.shape.length > 1 ? columnsOf(doc.unit) : unpack(doc.unit);
+    this.combined = doc.unit.shape.length > 1;
+    const along = Array.from(rowOf(unpack(doc.along), doc.along.shape, place));
     this.per = spectrum.map((s) => penalties.reduce((sum, penalty, a) => sum + spread[a] / (s + penalty), 0));
     this.rest = unpack(doc.rest)[place]; // of what the runs say nothing about
     this.moves = Array.from(penalties, (penalty, a) => ({
@@ -93,13 +90,24 @@ class Spectral {
   }
 
   at(difference) {
-    const d = difference.map((each, k) => each * this.unit[k]);
+    const d = this.combined
+      ? this.unit.map((column) => dot(column, difference))
+      : difference.map((each, k) => each * this.unit[k]);
     const b = this.directions.map((direction) => dot(direction, d));
     let total = this.rest * (dot(d, d) - dot(b, b));
     for (let r = 0; r < b.length; r++) total += this.per[r] * b[r] * b[r];
     for (const { share, by } of this.moves) total += share * dot(by, b) ** 2;
     return total;
   }
+}
+
+// The columns of a packed matrix.
+function columnsOf(packed) {
+  const [rows, columns] = packed.shape;
+  const values = unpack(packed);
+  return Array.from({ length: columns }, (_, c) =>
+    Float64Array.from({ length: rows }, (_, r) => values[r * columns + c]),
+  );
 }
 
 function dot(a, b) {
