@@ -16,6 +16,7 @@ ROOMS = (
     "demo",
     "display",
     "icl",
+    "rl",
     "answers",
     "baselines",
     "estimators",
