@@ -15,6 +15,7 @@ ROOMS = (
     "cli",
     "demo",
     "display",
+    "datasets",
     "icl",
     "rl",
     "answers",

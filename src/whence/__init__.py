@@ -18,6 +18,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     answers/         what each task does, what pairs do together, which subset to use, which runs to make next
     evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
     display/         answers as words, tables, pictures and a page that predicts in the browser
+    datasets/        recorded runs of our own, and the leaderboard on them
     cli/             the same verbs on files         demo/            all of it on a set function whose truth is known
 
 A user's session::
@@ -103,7 +104,7 @@ _HOME = {
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }
-_MODULES = {name: name for name in ("baselines", "evaluation", "icl", "rl")} | {"plots": "display.plots"}
+_MODULES = {name: name for name in ("baselines", "datasets", "evaluation", "icl", "rl")} | {"plots": "display.plots"}
 __all__ = sorted(_HOME)
 
 
