@@ -26,8 +26,9 @@ LEAST_STD = 0.7
 HIGHEST = 4
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
-# The tails of outcomes are compared beyond these quantiles; as many runs as the guess that they are alike is worth.
-TAIL, ALIKE_RUNS = 0.1, 20
+# The tails of outcomes are compared beyond these quantiles; as many runs as the guess that they are alike is worth;
+# and an end never reaches further than so many times.
+TAIL, ALIKE_RUNS, FURTHEST = 0.1, 20, 2.0
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
 GUESSED_RUNS = 4
 
@@ -105,7 +106,7 @@ def _tails(values: Array) -> tuple[float, float]:
     if not lower < middle < upper:
         return 1.0, 1.0
     ratio = ((upper - middle) / (middle - lower)) ** (len(values) / (len(values) + ALIKE_RUNS))
-    return max(1.0, 1 / ratio), max(1.0, ratio)
+    return min(max(1.0, 1 / ratio), FURTHEST), min(max(1.0, ratio), FURTHEST)
 
 
 def _noise(subsets: Array, values: Array) -> tuple[float, int]:
