@@ -40,7 +40,7 @@ def test_any_table_comes_back_exactly(tmp_path, data, ending):
         back = read_outcomes(path)
         assert back.provenance == runs.provenance
     else:
-        back = read_outcomes(path, runs.target_names, maximize=runs.maximize)
+        back = read_outcomes(path, runs.target_names, tasks=runs.task_names, maximize=runs.maximize)
     np.testing.assert_array_equal(back.subsets, runs.subsets)
     np.testing.assert_array_equal(back.values, runs.values)
     assert (back.task_names, back.target_names, back.maximize) == (
