@@ -33,7 +33,7 @@ def test_row_index_can_be_ignored(tmp_path):
 def test_a_row_index_is_set_aside_with_a_note(tmp_path, text):
     path = tmp_path / "runs.csv"
     path.write_text(text, encoding="utf-8")
-    with pytest.warns(DataWarning, match=r"not tasks: Unnamed: [02] \(a row index\). Should one be .* tasks=\['NAME'\]"):
+    with pytest.warns(DataWarning, match=r"not tasks: Unnamed: [02] \(a row index\)\. .* tasks=\['NAME'\]"):
         assert read_outcomes(path, ["loss"]).task_names == ("a",)
 
 

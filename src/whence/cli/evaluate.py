@@ -27,7 +27,7 @@ STANDARD = ("tuned linear", "paper kernel", "size only")  # what whence is held 
 
 
 def evaluate(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     methods: args.Methods = None,
@@ -43,6 +43,7 @@ def evaluate(
     from whence.progress import track
     from whence.surrogates.rungs import learn_rungs
 
+    runs = asked.runs.on_simplex()
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
     beside = _beside(args.names_of(methods) or STANDARD, seed)

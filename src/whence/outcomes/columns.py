@@ -289,6 +289,8 @@ def _table(
     Y = _stacked(columns, outcomes, m)
     keep = ~np.isnan(S).any(axis=1)
     for name in (*tasks, *outcomes):
+        if name in outcomes and wanted.missing is not None and not columns[name].is_text:
+            continue  # what is not a number is NaN already
         _check_cells(columns[name], name, name in outcomes, sheet.places, problems)
     problems.check()
     names = _short(names)
@@ -326,13 +328,14 @@ def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[s
     values = column.values
     if column.wrong:
         at, what = column.wrong[0]
-        more = f" ({len(column.wrong)} such cells)" if len(column.wrong) > 1 else ""
-        problems.add(
-            f"{places[at]}, column '{name}': {what}{more}. "
-            "If the column is neither a task nor an outcome, leave it out with {ignore}.",
-            {"ignore": [name]},
-            ignore=[name],
-        )
+        what += f" ({len(column.wrong)} such cells)" if len(column.wrong) > 1 else ""
+        where = f"{places[at]}, column '{name}': {what}."
+        if is_outcome and not column.is_text:
+            count = "Count such outcomes as not measured with {missing}."
+            problems.add(f"{where} {count}", {"missing": "drop"}, missing="drop")
+        else:
+            leave = "If the column is neither a task nor an outcome, leave it out with {ignore}."
+            problems.add(f"{where} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
     elif np.isinf(values).any():
         at = int(np.flatnonzero(np.isinf(values))[0])
         rule = "an outcome must be finite; leave it empty (NaN) if it was not measured"

@@ -104,7 +104,9 @@ def read_outcomes(
         parts = [_read_one(path, kind, wanted, up) for path, kind in zip(paths, kinds, strict=True)]
         return _stacked(parts, paths)
     sheets = {str(path): _within(path, lambda path=path: read_sheet(path)) for path in paths}
-    return _within(paths[0] if len(paths) == 1 else some_of(sheets, 3), lambda: _from_sheets(sheets, wanted, up))
+    place = some_of(sheets, 3)
+    found: Outcomes = _within(place, lambda: _from_sheets(sheets, wanted, up))
+    return found
 
 
 def _within(place: object, read: Any) -> Any:

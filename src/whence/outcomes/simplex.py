@@ -26,9 +26,9 @@ def is_mixture(S: Floats) -> bool:
     return bool(near_totals(totals).all() or (totals.min() > 0 and np.ptp(totals) <= SAME_TOTAL * np.median(totals)))
 
 
-def near_totals(totals: Floats) -> NDArray[np.bool_]:
-    """Which totals are 1 or 100, up to rounding."""
-    return np.asarray(np.any([np.abs(totals - total) <= ROUNDED * total for total in TOTALS], axis=0))
+def near_totals(totals: Floats, of: tuple[float, ...] = TOTALS) -> NDArray[np.bool_]:
+    """Which totals are 1 or 100, or one of others, up to rounding."""
+    return np.asarray(np.any([np.abs(totals - total) <= ROUNDED * total for total in of], axis=0))
 
 
 def on_simplex(S: Floats) -> Floats:

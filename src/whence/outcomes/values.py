@@ -64,7 +64,7 @@ def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
         pass
     texts = [_text(cell) for cell in cells]
     filled = {text for text in texts if text not in MISSING}
-    if filled and filled <= _MARKS:
+    if filled and filled <= _MARKS and not all(texts):
         return Column(np.array([float(text in _MARKS) for text in texts]), [], "")
     if filled == {"y", "n"}:
         texts = [{"y": "yes", "n": "no"}.get(text, text) for text in texts]
@@ -94,8 +94,8 @@ def _scale(values: Floats, units: Sequence[str], distinct: set[str]) -> Iterator
     """Bring numbers to one unit, in place; yield the places of those that cannot be."""
     scales = np.array([0.01 if unit == "%" else _SCALES.get(unit, 1.0) for unit in units])
     if distinct <= {"", "%"}:
-        for at in np.flatnonzero((np.abs(values) > 1) & [unit == "" for unit in units]) if "%" in distinct else ():
-            yield int(at), f"{values[at]:g} has no % and other cells of the column do"
+        bare = [at for at, unit in enumerate(units) if "%" in distinct and unit == "" and abs(values[at]) > 1]
+        yield from ((at, f"{values[at]:g} has no % and other cells of the column do") for at in bare)
     elif len(distinct) > 1 and not distinct <= set(_SCALES):
         at = next(place for place, unit in enumerate(units) if unit != units[0])
         named = ", ".join(sorted(unit or "no unit" for unit in distinct))
