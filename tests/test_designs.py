@@ -222,7 +222,7 @@ class TestParse:
     )
     def test_other_text_lists_the_forms(self, text):
         with pytest.raises(
-            InputError, match=r"must be bernoulli:P .* fixed:SIZE, balanced:SIZE, loo, lto, all, or dirichlet"
+            InputError, match=r"must be bernoulli:P .* balanced:SIZE, loo, lto, all, or dirichlet"
         ):
             parse_design(text)
 

@@ -149,8 +149,12 @@ def _candidates(values: Mapping[str, Floats], named: Mapping[str, str]) -> Itera
     groups: dict[str, list[str]] = {}
     for name in every:
         groups.setdefault(name.rpartition(".")[0], []).append(name)
-    least = [[name for name in plain if np.nanmax(values[name], initial=0) <= total * 1.03] for total in (1, 100)]
-    tried: list[Sequence[str]] = [plain, unseeded, *groups.values(), *least, every]
-    for names in (plain, least[0], least[1]) if len(every) <= 100 else ():
+    small = [
+        [name for name in names if np.nanmax(values[name], initial=0) <= total * 1.03]
+        for names in (plain, unseeded)
+        for total in (1, 100)
+    ]
+    tried: list[Sequence[str]] = [plain, unseeded, *groups.values(), *small, every]
+    for names in (plain, *small) if len(every) <= 100 else ():
         tried += [[name for name in names if name != other] for other in names]
     return (list(names) for names in tried if len(names) >= 2)

@@ -65,14 +65,21 @@ class Problems:
         self.sentences: list[str] = []
         self.named: dict[str, Any] = {}
         self.fix: dict[str, Any] = {}
+        self.mendable = True  # whether parameters can put all of it right
 
     def add(self, sentence: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
         """Add a sentence, in which ``named`` stands for parameters, and what would put it right."""
         self.sentences.append(sentence)
         self.named |= named
+        self.mendable &= any((fix or {}).values())
         for name, value in (fix or {}).items():
-            known = self.fix.get(name, [])
-            self.fix[name] = [*known, *(one for one in value if one not in known)] if isinstance(value, list) else value
+            if isinstance(value, list):
+                known = self.fix.setdefault(name, [])
+                known += [one for one in value if one not in known]
+            elif isinstance(value, dict):
+                self.fix.setdefault(name, {}).update(value)
+            else:
+                self.fix.setdefault(name, value)
 
     def check(self) -> None:
         """Raise if there are any."""
@@ -86,7 +93,7 @@ class Problems:
                 f"({n}) {s}" for n, s in enumerate(shown, 1)
             )
             text += f" And {more} more." if more else ""
-        raise InputError(text, fix=self.fix, **self.named)
+        raise InputError(text, fix=self.fix if self.mendable else None, **self.named)
 
 
 def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str]) -> Chosen:

@@ -73,7 +73,8 @@ def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
     wrong = [(at, f"'{str(cells[at])[:40]}' is not a number") for at, (_, unit) in enumerate(found) if unit is None]
     units = {unit or "" for (number, unit) in found if number == number and (unit or number != 0)}
     wrong += _scale(values, [unit or "" for _, unit in found], units)
-    return Column(values, sorted(wrong), units.pop() if len(units) == 1 else "")
+    unit = units.pop() if len(units) == 1 else "" if units <= {"", "%"} else "several"
+    return Column(values, sorted(wrong), unit)
 
 
 def literal(text: str) -> Any:
