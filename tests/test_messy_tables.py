@@ -61,9 +61,8 @@ def messy_mixtures():
     for at, (weights, value) in enumerate(zip(W, loss, strict=True)):
         cells = [f"{weight}%" if weight else "" for weight in weights]
         shown = "diverged" if at == 4 else f"{value}"
-        rows.append(
-            f'run-{at},2026-01-{at % 28 + 1:02d},{",".join(cells)},{at % 3},{3.5 + at % 5},10000,"1,{at:03d}.5",{shown},"a, b"'
-        )
+        before, after = f"run-{at},2026-01-{at % 28 + 1:02d}", f'{at % 3},{3.5 + at % 5},10000,"1,{at:03d}.5"'
+        rows.append(f'{before},{",".join(cells)},{after},{shown},"a, b"')
     return "\n".join(rows) + "\n"
 
 
@@ -175,9 +174,7 @@ def test_several_files_are_one_table(tmp_path):
     np.testing.assert_array_equal(runs.values[:, 0], loss)
     assert "12 runs × 4 tasks" in run("fit", *paths, "-O", "loss").stdout
     lacking = as_file(frame[5:].drop(columns="law"), tmp_path / "c.csv")
-    with pytest.raises(
-        InputError, match=r"c.csv, line 2, column 'law': a task column cannot be empty; .* \(7 rows lack one"
-    ):
+    with pytest.raises(InputError, match=r"c.csv, line 2, column 'law': a task column .* \(7 rows lack one"):
         read_outcomes([paths[0], lacking], "loss")
     read_outcomes(paths[0], "loss").write(tmp_path / "d.npz")
     both = read_outcomes([tmp_path / "d.npz", paths[1]], "loss")
@@ -264,9 +261,7 @@ def test_mixed_units_are_named(tmp_path):
 
 def test_empty_weights_are_dropped_or_zero_as_asked(tmp_path):
     path = put(tmp_path, "a,b,loss\n1,,1\n0,1,2\n,1,3\n1,1,4\n")
-    with pytest.raises(
-        InputError, match=r"line 2, column 'b': .*\(2 rows lack one\). Read it as 0 with missing='zero'"
-    ):
+    with pytest.raises(InputError, match=r"line 2, column 'b': .*\(2 rows lack one\).* 0 with missing='zero'"):
         read_outcomes(path, "loss")
     np.testing.assert_array_equal(read_outcomes(path, "loss", missing="drop").values, [[2], [4]])
     np.testing.assert_array_equal(read_outcomes(path, "loss", missing="zero").subsets, [[1, 0], [0, 1], [0, 1], [1, 1]])

@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.optimize import linprog
 from typer.testing import CliRunner
 
 import whence
@@ -81,12 +82,12 @@ def test_shares_and_percent_give_the_same_answers(model):
 
 
 def test_evaluation_does_not_depend_on_the_unit(tmp_path):
-    shares = sweep(24)
+    shares = sweep(14)
     found = []
     for unit in (1, 100):
         path = tmp_path / f"in-{unit}.csv"
         pd.DataFrame(unit * shares.subsets, columns=SOURCES).assign(loss=shares.values[:, 0]).to_csv(path, index=False)
-        scores = document("evaluate", path, "-O", "loss", "--splits", 2, "--methods", "paper kernel,tuned linear")
+        scores = document("evaluate", path, "-O", "loss", "--splits", 2, "--methods", "paper kernel")
         found.append({row["method"]: row["lds"] for row in scores["scores"]})
     assert found[0] == pytest.approx(found[1], abs=1e-6)
 
@@ -178,17 +179,15 @@ def test_several_targets_by_weights_or_the_worst(model, grid):
 
 
 def test_the_front_is_of_mixtures_that_nothing_beats_in_both(model, grid):
-    front = whence.pareto(model)
+    front = whence.pareto(model, extrapolate=True)
     good = front.predicted * [-1, 1]
     for one, other in itertools.permutations(good, 2):
         assert not ((one >= other).all() and (one > other).any())
     assert (np.diff(good[:, 0]) <= 0).all()
     assert (np.diff(good[:, 1]) >= 0).all()
     assert len(front.subsets) >= 4
-    # No mixture of the grid, within the range of the runs, is much better than the whole front.
-    span = model.range
-    inside = grid[((grid >= span.least) & (grid <= span.most)).all(1)]
-    z = model.predict_quietly(inside) * [-1, 1]
+    # No mixture of the grid is much better than the whole front.
+    z = model.predict_quietly(grid) * [-1, 1]
     scale = model.outcomes.values.std(0)
     beaten = ((z[:, None] - good[None]) / scale > 0.2).all(2).all(1)
     assert not beaten.any()
@@ -206,6 +205,15 @@ def test_the_front_of_subsets_is_that_of_all_of_them():
     exact = model.predict_quietly(S)
     for point in front.predicted:
         assert not ((exact >= point - 1e-9).all(1) & (exact > point + 1e-9).any(1)).any()
+
+
+def test_without_extrapolation_a_mixture_is_between_the_runs(model):
+    """In their convex hull, by a linear program; a smooth kernel promises wonders at its corners."""
+    for target in ("loss", "acc"):
+        chosen = whence.select(model, target=target).subset
+        runs = model.outcomes.subsets
+        inside = linprog(np.zeros(len(runs)), A_eq=np.vstack([runs.T, np.ones(len(runs))]), b_eq=[*chosen, 1])
+        assert inside.status == 0
 
 
 # ---- shift is the rule of mixtures, for pairs too --------------------------------------------------------
@@ -262,7 +270,7 @@ def test_designs_are_extended_by_new_rows_only():
     known = whence.FixedSize(2).draw(5, 6, seed=1)
     more = extended(whence.FixedSize(2), 5, 4, known=known, seed=1)
     assert len(np.unique(np.vstack([known, more]), axis=0)) == 10
-    with pytest.raises(InputError, match="Only 4 subsets of .* are not there yet"):
+    with pytest.raises(InputError, match=r"Only 4 subsets of .* are not there yet"):
         extended(whence.FixedSize(2), 5, 5, known=known, seed=1)
     assert len(extended(whence.Exhaustive(), 3, None, known=np.eye(3))) == 4
 
@@ -291,7 +299,7 @@ def test_design_writes_subsets_that_fit_reads_when_they_are_filled(tmp_path):
 
 
 def test_a_sweep_in_rounded_percent_to_the_recipe(tmp_path):
-    runs = sweep()
+    runs = sweep(20)
     path, saved = tmp_path / "sweep.csv", tmp_path / "model.whence"
     frame = pd.DataFrame((100 * runs.subsets).round(1), columns=SOURCES)
     frame.assign(loss=runs.values[:, 0], acc=runs.values[:, 1]).to_csv(path, index=False)
@@ -305,13 +313,11 @@ def test_a_sweep_in_rounded_percent_to_the_recipe(tmp_path):
     found = document("select", "--model", saved, *asked)["selected"]
     assert sum(found.values()) == pytest.approx(1)
     assert found["web"] <= 0.4 + 1e-6
-    assert found == document("select", path, *columns, *asked)["selected"]
     front = document("select", "--model", saved, "--pareto")["front"]
     assert len(front) > 2
     worst = document("select", "--model", saved, "--worst", "--bounds", "code=0.1:0.5")
     assert 0.1 - 1e-6 <= worst["selected"]["code"] <= 0.5
-    assert document("select", "--model", saved, "--weights", "loss=2,acc=1")["objective"].startswith(
-        "the weighted mean"
-    )
+    weighted = document("select", "--model", saved, "--weights", "loss=2,acc=1")
+    assert weighted["objective"].startswith("the weighted mean of 2 × loss, 1 × acc")
     assert run("suggest", path, *columns, "-n", 2, "-o", tmp_path / "next.csv").exit_code == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "next.csv")[list(SOURCES)].sum(axis=1), 100, rtol=0.01)

@@ -79,7 +79,7 @@ def test_only_classes_of_whence_are_made(saved, tmp_path):
     for name in ("os:system", "subprocess:Popen", "whence.cli:main", "whence.errors:some_of"):
         changed = {"class": name, "state": {}}
         path = rewritten(saved, tmp_path / "evil.whence", lambda tree, changed=changed: tree | {"model": changed})
-        with pytest.raises(InputError, match="damaged|and not a model"):
+        with pytest.raises(InputError, match=r"damaged|and not a model"):
             whence.load(path)
 
 
@@ -89,13 +89,12 @@ def test_damage_is_refused_and_never_another_answer(saved, tmp_path, place):
     content[int(place * len(content))] ^= 0x55
     path = tmp_path / "damaged.whence"
     path.write_bytes(content)
+    S = table().subsets
     try:
         again = whence.load(path)
-    except InputError as error:
-        assert str(path) in str(error)
-    else:  # a byte of the archive that says nothing
-        S = table().subsets
-        np.testing.assert_array_equal(again.predict(S), whence.load(saved).predict(S))
+    except InputError:
+        return
+    np.testing.assert_array_equal(again.predict(S), whence.load(saved).predict(S))  # a byte that says nothing
 
 
 def test_what_is_no_model_is_refused(saved, tmp_path):

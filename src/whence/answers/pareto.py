@@ -21,6 +21,7 @@ from whence.surrogates.kernels import Array
 if TYPE_CHECKING:
     import pandas as pd
 
+DRAWS = 2000  # of mixtures, for each of many searches
 STEPS = {2: 8, 3: 4}  # how finely the weights of so many targets are spread; more targets: 2
 LIMITS = ("size", "max_size", "costs", "budget", "include", "exclude", "bounds", "total", "available")
 
@@ -98,7 +99,7 @@ def pareto(
     if len(names) < 2:
         raise InputError("A trade-off takes two targets or more. Select with one target instead.")
     limits = {"include": (), "exclude": ()} | dict.fromkeys(LIMITS[:4] + LIMITS[6:]) | constraints
-    field = field_of(model, limits, extrapolate)
+    field = field_of(model, limits, extrapolate, DRAWS)
     steps = STEPS.get(len(names), 2)
     shares = [share for share in product(range(steps + 1), repeat=len(names)) if sum(share) == steps]
     if len(names) > 6:

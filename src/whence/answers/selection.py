@@ -99,8 +99,8 @@ def select(
 ) -> Selection:
     """Return the best subset under constraints, by predicted outcome.
 
-    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have (or as much weight,
-    in all and of each task), none that no run had, and all that every run had. Constraints that ask for another one are
+    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have, none that no run
+    had, and all that every run had; of mixtures, an average of some of them. Constraints that ask for another one are
     obeyed, with a warning.
 
     Parameters
@@ -164,11 +164,14 @@ class Field(NamedTuple):
     constraints: Constraints | None  # on subsets; None for mixtures
 
 
-def field_of(model: Model, limits: Mapping[str, Any], extrapolate: bool) -> Field:
-    """Return what constraints allow, inside the range of the runs unless one is to extrapolate."""
+def field_of(model: Model, limits: Mapping[str, Any], extrapolate: bool, draws: int | None = None) -> Field:
+    """Return what constraints allow, inside the range of the runs unless one is to extrapolate.
+
+    Every search for the best of mixtures starts from so many ``draws``.
+    """
     span = None if extrapolate else model.range
     if not model.outcomes.is_binary:
-        return _mixtures(model, span, limits)
+        return _mixtures(model, span, limits, draws)
     limits = dict(limits)
     shares = [limits.pop(name) for name in ("bounds", "total", "available")]
     if any(value is not None for value in shares):
@@ -189,7 +192,7 @@ def _subsets(model: Model, span: Range | None, limits: Mapping[str, Any]) -> Fie
     return Field(constraints.allow, best, constraints)
 
 
-def _mixtures(model: Model, span: Range | None, limits: Mapping[str, Any]) -> Field:
+def _mixtures(model: Model, span: Range | None, limits: Mapping[str, Any], draws: int | None) -> Field:
     """The field of mixtures; weights of other totals are searched at their usual one."""
     unit = float(np.median(model.subsets.sum(1)))
     scaled = None if span is None else replace(span, least=span.least / unit, most=np.minimum(span.most / unit, 1))
@@ -198,7 +201,14 @@ def _mixtures(model: Model, span: Range | None, limits: Mapping[str, Any]) -> Fi
     def best(objective: Objective, risk: float, seed: int) -> tuple[Array, str]:
         goodness = objective.goodness(model, risk)
         rng = np.random.default_rng(seed)
-        chosen, how = best_mixture(lambda rows: goodness(unit * rows), model.subsets / unit, polytope, rng)
+        chosen, how = best_mixture(
+            lambda rows: goodness(unit * rows),
+            model.subsets / unit,
+            polytope,
+            rng,
+            between=span is not None,
+            draws=draws,
+        )
         return unit * chosen, how
 
     return Field(lambda rows: polytope.allow(rows / unit), best, None)

@@ -17,6 +17,7 @@ DRAWS = 20_000
 # Shares of the total weight that one transfer may move, from coarse to fine.
 TRANSFERS = (0.1, 0.05, 0.02, 0.01)
 SLACK = 1e-9
+MOST_TOWARDS = 300  # runs that a mixture may be moved towards
 
 
 @dataclass(frozen=True)
@@ -150,32 +151,58 @@ def mixtures_like(runs: Array, n: int, rng: np.random.Generator) -> Array:
     return np.asarray(mixed * np.divide(wanted, total, out=np.zeros_like(total), where=total > 0))
 
 
+def averages_of(runs: Array, n: int, rng: np.random.Generator) -> Array:
+    """Return n random averages of two to four runs: mixtures in the hull of the runs, between and not beyond them."""
+    shares = rng.dirichlet(np.ones(4), n) * (np.arange(4) < rng.integers(2, 5, (n, 1)))
+    shares /= shares.sum(1, keepdims=True)
+    return np.asarray((shares[:, :, None] * runs[rng.integers(len(runs), size=(n, 4))]).sum(1))
+
+
 def best_mixture(
-    goodness: Callable[[Array], Array], runs: Array, polytope: Polytope, rng: np.random.Generator
+    goodness: Callable[[Array], Array],
+    runs: Array,
+    polytope: Polytope,
+    rng: np.random.Generator,
+    *,
+    between: bool,
+    draws: int | None = None,
 ) -> tuple[Array, str]:
     """Return the allowed mixture (K,) of greatest goodness that was found, and how, in words.
 
-    Runs that are allowed and random mixtures like the runs come first; then weight moves from one source to another
-    while that improves.
+    Runs that are allowed and random mixtures come first; then weight moves while that improves. With ``between``, only
+    averages of runs are considered, where any of them is allowed; else all that is.
     """
-    drawn = polytope.nearest(mixtures_like(runs, DRAWS, rng))
-    pool = np.vstack([runs[polytope.allow(runs)], drawn[polytope.allow(drawn)], polytope.nearest(runs)])
-    pool = pool[polytope.allow(pool)]
+    draws = draws or DRAWS
+    if between:
+        pool = np.vstack([runs, averages_of(runs, draws, rng)])
+        pool = pool[polytope.allow(pool)]
+        between = len(pool) > 0
+    if not between:
+        drawn = polytope.nearest(mixtures_like(runs, draws, rng))
+        pool = np.vstack([runs, drawn, polytope.nearest(runs)])
+        pool = pool[polytope.allow(pool)]
+    towards = runs[rng.permutation(len(runs))[:MOST_TOWARDS]]
     values = goodness(pool)
     current, value = pool[values.argmax()], values.max()
+    for share in TRANSFERS:
+        while True:
+            moves = current + share * (towards - current) if between else _transfers(current, share, polytope)
+            allowed = moves[polytope.allow(moves)]
+            values = goodness(allowed) if len(allowed) else np.array([-np.inf])
+            if values.max() <= value + 1e-9 * abs(value):
+                break
+            current, value = allowed[values.argmax()], values.max()
+    return np.where(current > SLACK, current, 0.0), f"best of {len(pool):,} mixtures, improved by transfers of weight"
+
+
+def _transfers(current: Array, share: float, polytope: Polytope) -> Array:
+    """The mixtures in which one source hands over a share, or what it can spare, to another; within the budget."""
     taking = np.flatnonzero(polytope.most > 0)
     giver, taker = (grid.ravel() for grid in np.meshgrid(taking, taking))
     giver, taker = giver[giver != taker], taker[giver != taker]
-    for share in TRANSFERS if len(giver) else ():
-        while True:
-            moves = np.repeat(current[None], len(giver), axis=0)
-            room = np.minimum(current[giver] - polytope.least[giver], polytope.most[taker] - current[taker])
-            moved = np.clip(share, 0, np.maximum(room, 0))
-            moves[np.arange(len(giver)), giver] -= moved
-            moves[np.arange(len(giver)), taker] += moved
-            moves = polytope._affordable(moves)
-            values = np.where(polytope.allow(moves), goodness(moves), -np.inf)
-            if values.max() <= value + 1e-9 * abs(value):
-                break
-            current, value = moves[values.argmax()], values.max()
-    return np.where(current > SLACK, current, 0.0), f"best of {len(pool):,} mixtures, improved by transfers of weight"
+    moves = np.repeat(current[None], len(giver), axis=0)
+    room = np.minimum(current[giver] - polytope.least[giver], polytope.most[taker] - current[taker])
+    moved = np.clip(share, 0, np.maximum(room, 0))
+    moves[np.arange(len(giver)), giver] -= moved
+    moves[np.arange(len(giver)), taker] += moved
+    return polytope._affordable(moves)
