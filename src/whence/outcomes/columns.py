@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
-from whence.outcomes.bookkeeping import HIGHER, LOWER, higher_is_better, set_aside, words_of
+from whence.outcomes.bookkeeping import HIGHER, LOWER, higher_is_better, kind_of_name, set_aside, words_of
 from whence.outcomes.checks import Floats, repeated
 from whence.outcomes.listed import listed_subsets, lists_subsets
 from whence.outcomes.sheets import Sheet
@@ -128,20 +128,24 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
     needed = [name for name in sheet.names if role.get(name) != "ignore"]
     columns = {name: as_column(sheet.columns[place[name]], decimal_comma=sheet.decimal_comma) for name in needed}
     listing = _listing(sheet, wanted, role, columns, problems)
-    rest = {name: column for name, column in columns.items() if name not in role and name != listing}
     outcomes = [name for name, kind in role.items() if kind == "outcomes"]
     if wanted.outcomes is None:
-        _ask_for_outcomes(sheet.names, rest, problems)
+        outcomes = _ask_for_outcomes(sheet.names, columns, [*role, listing], problems)
+    named = {*role, *outcomes, listing}
+    rest = {name: column for name, column in columns.items() if name not in named}
     tasks = [name for name, kind in role.items() if kind == "tasks"]
     aside: dict[str, str] = {}
-    if wanted.tasks is None and listing is None:
+    if listing is not None:
+        aside = {name: kind_of_name(name) or "not in the list" for name in rest}
+    elif wanted.tasks is None:
         aside = set_aside(rest)
         tasks = [name for name in rest if name not in aside]
-    elif listing is not None:
-        aside = dict.fromkeys(rest, "no outcome")
     if not problems.sentences:
         _refuse_none(tasks or [listing] if listing else tasks, outcomes, sheet.names, aside)
     found = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
+    if listing is not None and wanted.subset_column is None:
+        note = f"The tasks of each run are those that column '{listing}' lists; say so with {{subset_column}}."
+        warnings.warn(DataWarning(note, subset_column=listing), stacklevel=4)
     _note_aside(aside)
     return found
 
@@ -227,23 +231,27 @@ def _note_aside(aside: Mapping[str, str]) -> None:
         warnings.warn(DataWarning(note, tasks=["NAME"]), stacklevel=5)
 
 
-def _ask_for_outcomes(names: Sequence[str], rest: Mapping[str, Column], problems: Problems) -> None:
-    """Say that outcomes must be named, and guess which."""
-    numeric = {name: column for name, column in rest.items() if not column.is_text and not column.is_empty}
-    named = [name for name in numeric if set(words_of(name)) & (LOWER | HIGHER)]
-    if not named:
+def _ask_for_outcomes(
+    names: Sequence[str], columns: Mapping[str, Column], named: Sequence[str | None], problems: Problems
+) -> list[str]:
+    """Say that outcomes must be named, and guess which; what else is wrong is then told with it."""
+    rest = {name: column for name, column in columns.items() if name not in named and not column.is_empty}
+    numeric = {name: column for name, column in rest.items() if not column.is_text}
+    guess = [name for name in numeric if set(words_of(name)) & (LOWER | HIGHER)]
+    if not guess:
         aside = set_aside(rest)
         odd = ("not a part of the mixture", "another measurement", "not 0/1, as the others are")
-        named = [name for name in numeric if aside.get(name) in odd]
-        named = named or [name for name in numeric if not set(np.unique(numeric[name].values)) <= {0.0, 1.0}][-1:]
-    fix: dict[str, Any] = {"outcomes": named} if named else {}
-    if up := [name for name in named if higher_is_better(name)]:
+        guess = [name for name in numeric if aside.get(name) in odd]
+        guess = guess or [name for name in numeric if not set(np.unique(numeric[name].values)) <= {0.0, 1.0}][-1:]
+    fix: dict[str, Any] = {"outcomes": guess} if guess else {}
+    if up := [name for name in guess if higher_is_better(name)]:
         fix["maximize"] = up
     problems.add(
         f"the outcome columns must be named, with {{outcomes}}. The columns are: {some_of(names, limit=20)}.",
         fix,
         outcomes=["NAME"],
     )
+    return guess
 
 
 def _listing(
@@ -270,8 +278,6 @@ def _listing(
     binary = sum(set(np.unique(column)) <= {0.0, 1.0} for column in values)
     if binary >= 2 or (len(left) >= 2 and is_mixture(np.nan_to_num(np.column_stack(values)))):
         return None
-    note = f"The tasks of each run are those that column '{listing}' lists; say so with {{subset_column}}."
-    warnings.warn(DataWarning(note, subset_column=listing), stacklevel=5)
     return listing
 
 
