@@ -172,6 +172,9 @@ def test_several_targets_by_weights_or_the_worst(model, grid):
     worst = whence.select(model, worst=True, extrapolate=True)
     assert worst.value >= z.min(1).max() - 1e-3
     assert "the worst of loss, acc, in standard deviations" in worst.objective
+    first, weight = str(worst).split(",")[0].split()
+    assert float(weight) == pytest.approx(worst.subset.max(), rel=0.01)
+    assert first == SOURCES[worst.subset.argmax()]
     with pytest.raises(InputError, match="Some targets are to be maximised and some minimised"):
         whence.select(model, target="mean")
     single = whence.fit(sweep().targets(["loss"]), surrogate="kernel", n_folds=None)

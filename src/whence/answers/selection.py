@@ -64,9 +64,18 @@ class Selection(Shown):
     best_run: float
     how: str
 
+    @property
+    def in_words(self) -> str:
+        """The chosen tasks, of a mixture with their weights, the largest first."""
+        weights = self.subset[self.subset > 0]
+        if (weights == 1).all():
+            return ", ".join(self.tasks) or "(no task)"
+        order = np.argsort(-weights, kind="stable")
+        return ", ".join(f"{self.tasks[at]} {weights[at]:.3g}" for at in order)
+
     def __str__(self) -> str:
         lines = [
-            f"{', '.join(self.tasks) or '(no task)'}",
+            self.in_words,
             f"  {self.objective}: {self.value:.6g}; {self.how}",
         ]
         if not np.isnan(self.best_run):
