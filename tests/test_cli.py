@@ -475,7 +475,7 @@ MISTAKES = {
     "unknown direction": (GOOD, ["fit", "-O", "loss", "--maximize", "acc"], "There is no target 'acc'"),
     "unknown column to ignore": (GOOD, ["fit", "-O", "loss", "--ignore", "c"], "does not exist"),
     "text": (GOOD + "0,1,high\n", ["fit", "-O", "loss"], "'high' is not a number"),
-    "text in a column to ignore": ("id," + GOOD.replace("\n", "\nx,", 8), ["fit", "-O", "loss"], "--ignore id"),
+    "text among numbers": ("c," + GOOD.replace("\n", "\n0,", 8) + "\nx,1,1,2\n", ["fit", "-O", "loss"], "--ignore c"),
     "infinite": (GOOD + "0,1,inf\n", ["attribute", "-O", "loss"], "an outcome must be finite"),
     "negative weight": (GOOD + "-1,1,2\n", ["fit", "-O", "loss"], "a weight must be at least 0"),
     "duplicate column": ("a,a,loss\n1,0,1\n", ["fit", "-O", "loss"], "column names must be unique"),
@@ -534,10 +534,10 @@ def test_a_file_that_is_not_there_is_a_mistake(verb, tmp_path):
 @pytest.mark.parametrize(
     ("verb", "options", "sentence"),
     [
-        ("attribute", [], "--rule shift"),
-        ("interactions", [], "mixture weights"),
+        ("attribute", ["--rule", "shapley"], "--rule shift"),
+        ("interactions", ["--rule", "banzhaf"], "mixture weights"),
         ("predict", ["--subset", "a"], "--subset a=0.7"),
-        ("select", ["--size", "2"], "Mixture weights can be selected with"),
+        ("select", ["--by", "attribution", "--size", "2"], "not about mixtures"),
     ],
 )
 def test_what_mixtures_have_no_answer_to_is_refused(verb, options, sentence, mixtures):

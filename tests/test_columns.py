@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from whence.errors import InputError
+from whence.errors import DataWarning, InputError
 from whence.outcomes.files import read_outcomes
 
 
@@ -27,6 +27,14 @@ def test_row_index_can_be_ignored(tmp_path):
     pd.DataFrame({"a": [1, 0], "loss": [1.0, 2.0]}).to_csv(tmp_path / "runs.csv")
     assert read_outcomes(tmp_path / "runs.csv", ["loss"], ignore=["Unnamed: 0"]).task_names == ("a",)
     assert read_outcomes(tmp_path / "runs.csv", ["loss"], tasks=["a"]).task_names == ("a",)
+
+
+@pytest.mark.parametrize("text", [",a,loss\n0,1,2\n", "a,Unnamed: 0,loss\n1,0,2\n", "a,loss,\n1,2,0\n"])
+def test_a_row_index_is_set_aside_with_a_note(tmp_path, text):
+    path = tmp_path / "runs.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.warns(DataWarning, match=r"not tasks: Unnamed: [02] \(a row index\)\. .* tasks=\['NAME'\]"):
+        assert read_outcomes(path, ["loss"]).task_names == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +67,7 @@ def test_row_index_can_be_ignored(tmp_path):
             {},
             "names must be unique, and these come more than once: 'a'. The first line must",
         ),
-        ("a;b;loss\n1;0;2\n", {}, "there is one column, 'a;b;loss'.* separated by commas in .csv"),
-        (
-            ",a,loss\n0,1,2\n",
-            {},
-            r"column 1 has no name .*'Unnamed: 0'.* row index saved by pandas.*ignore=\[",
-        ),
-        ("a,Unnamed: 0,loss\n0,1,2\n", {}, "column 2 .* row index saved by pandas"),
-        ("a,loss,\n0,1,2\n", {}, "column 3 has no name"),
+        ("a:b:loss\n1:0:2\n", {}, "there is one column, 'a:b:loss'.* separated by commas in .csv"),
     ],
 )
 def test_bad_roles_are_refused(tmp_path, text, arguments, message):

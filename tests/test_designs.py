@@ -221,7 +221,7 @@ class TestParse:
         "text", ["", "random", "fixed", "fixed:", "fixed:2.5", "bernoulli:x", "loo:3", "fixed:2:3"]
     )
     def test_other_text_lists_the_forms(self, text):
-        with pytest.raises(InputError, match=r"must be bernoulli:P .* fixed:SIZE, balanced:SIZE, loo, lto or all"):
+        with pytest.raises(InputError, match=r"must be bernoulli:P .* balanced:SIZE, loo, lto, all, or dirichlet"):
             parse_design(text)
 
     @pytest.mark.parametrize(("text", "parameter"), [("bernoulli:1.5", "keep_prob"), ("fixed:0", "size")])

@@ -72,7 +72,7 @@ def test_snippets_run_and_print_what_the_page_shows(page):
 def test_pages_have_snippets_to_run():
     texts = {page.stem: page.read_text(encoding="utf-8") for page in PAGES}
     shown = {name: sum(one.shown is not None for one in snippets.snippets(text)) for name, text in texts.items()}
-    assert all(shown[name] >= 3 for name in ("csv", "pytorch", "llm", "icl", "rl", "cli"))
+    assert all(shown[name] >= 3 for name in ("csv", "mixtures", "pytorch", "llm", "icl", "rl", "cli"))
     assert not any("\n?\n" in text or "PARAGRAPH" in text for text in texts.values()), "a page is not finished"
 
 

@@ -61,6 +61,7 @@ def results(runs, model):
         "attribution": whence.attribute(model),
         "interactions": whence.interactions(model),
         "selection": whence.select(model, target="loss"),
+        "front": whence.pareto(model),
         "suggestions": whence.suggest(whence.fit(runs.rows(range(20)), surrogate=whence.AdditiveSurrogate()), 2),
         "score": whence.lds(model, runs),
         "ceiling": noise_ceiling(runs),
@@ -70,8 +71,8 @@ def results(runs, model):
 
 
 ALL = [
-    "outcomes", "model", "attribution", "interactions", "selection", "suggestions", "score", "ceiling", "comparison",
-    "curve",
+    "outcomes", "model", "attribution", "interactions", "selection", "front", "suggestions", "score", "ceiling",
+    "comparison", "curve",
 ]  # fmt: skip
 
 

@@ -52,13 +52,20 @@ def test_new_subsets_of_the_design_are_inside():
 @pytest.mark.parametrize(
     ("weights", "reason"),
     [
-        ([0.45, 0.45, 0.45, 0.45], r"its weights sum to 1\.8, and those of the runs to 1\)"),
         ([0.97, 0.01, 0.01, 0.01], r"it has 0\.97 of task_0, and the runs 0\.0\d* to 0\.\d+\)"),
     ],
 )
 def test_mixtures_unlike_the_runs_say_why(weights, reason):
     with pytest.warns(DataWarning, match=rf"^The subset is outside the range of the runs \({reason}"):
         mixture_model().predict(np.array([weights]))
+
+
+def test_a_mixture_is_scaled_to_the_budget_of_the_runs():
+    model = mixture_model()
+    expected = model.predict(np.full((1, 4), 0.25))
+    with pytest.warns(DataWarning, match=r"The weights of the mixture sum to 1\.8, and are scaled to sum to 1"):
+        np.testing.assert_allclose(model.predict(np.full((1, 4), 0.45)), expected)
+    np.testing.assert_allclose(model.predict(np.full((1, 4), 25.0)), expected)  # percent
 
 
 def test_tasks_that_never_varied_say_so():

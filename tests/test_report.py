@@ -377,11 +377,11 @@ def test_like_partners_stand_together():
     assert sorted(pairs.clustered()) == list(range(6))
 
 
-def test_tables_without_pairs_or_further_runs_say_so():
+def test_mixtures_have_pairs_and_tables_without_further_runs_say_so():
     rng = np.random.default_rng(0)
     mixture = whence.Outcomes(rng.dirichlet(np.ones(3), 20), rng.normal(size=20))
     found = collect(whence.fit(mixture, surrogate=whence.AdditiveSurrogate(), n_folds=2))
-    assert "mixture weights" in found["pairs"]["reason"]
+    assert found["pairs"]["heading"] == found["attribution"]["heading"] == "Shift"
     S = whence.Exhaustive(allow_empty=True).draw(3)
     whole = collect(whence.fit(whence.Outcomes(S, S[:, 0]), surrogate=whence.AdditiveSurrogate(), n_folds=2))
     assert whole["next"]["reason"] == "Every subset like the measured ones has been measured."

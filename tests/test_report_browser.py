@@ -425,7 +425,7 @@ def test_weights_keep_their_total(browser, mixture):
         fragment = page.evaluate("location.hash")
         page.fill(".weight:has-text('law') input[type=number]", "0.99")
         assert "No run had as much law" in page.inner_text(".result .warning")
-        assert "mixture weights" in page.inner_text("#pairs-intro")
+        assert "Shift interactions" in page.inner_text("#pairs-intro")
         page.click("#task-table button.link >> nth=0")
         assert page.is_visible("#profile svg")
     with opened(browser, path, fragment) as page:

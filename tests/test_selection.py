@@ -434,20 +434,9 @@ def test_a_risky_mixture_is_avoided():
     np.testing.assert_allclose(careful.value, careful.predicted[0] + 5 * careful.std[0])
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"size": 2},
-        {"max_size": 2},
-        {"costs": {"task_0": 1.0}, "budget": 1.0},
-        {"include": ["task_0"]},
-        {"by": "attribution"},
-    ],
-)
-def test_what_is_about_tasks_in_or_out_is_refused_for_mixtures(arguments):
-    message = "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include"
-    with pytest.raises(InputError, match=message):
-        select(mixture_model(surrogate=GIVEN), **arguments)
+def test_attribution_is_about_tasks_in_or_out():
+    with pytest.raises(InputError, match="Selecting with by='attribution' is about tasks that are in or out"):
+        select(mixture_model(surrogate=GIVEN), by="attribution")
 
 
 def test_no_task_left_is_refused():

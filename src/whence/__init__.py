@@ -5,7 +5,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     design ──draws──▶ subsets ──outcome function──▶ outcomes ──fit──▶ surrogate ──▶ attribution · interactions
                                                                                    prediction · selection · suggestion
 
-    designs/         who is in which run: Bernoulli, FixedSize, LeaveOneOut, LeaveTwoOut, Exhaustive, Balanced
+    designs/         who is in which run: Bernoulli, FixedSize, LeaveOneOut, …; Dirichlet for mixtures
     measuring/       measure: outcome function × design → Outcomes; a journal that loses nothing, engines, progress
     models/          Problem (a model, its tasks and targets) and Recipe: what every estimator and baseline takes
     estimators/      outcome functions of a Problem: retraining is true; task vectors, GradEx and one step are estimates
@@ -37,11 +37,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from whence.answers.attribution import attribute as attribute
     from whence.answers.interactions import interactions as interactions
+    from whence.answers.pareto import pareto as pareto
     from whence.answers.prediction import predictions as predictions
     from whence.answers.selection import select as select
     from whence.answers.suggestion import suggest as suggest
     from whence.designs import Balanced as Balanced
     from whence.designs import Bernoulli as Bernoulli
+    from whence.designs import Dirichlet as Dirichlet
     from whence.designs import Exhaustive as Exhaustive
     from whence.designs import FixedSize as FixedSize
     from whence.designs import LeaveOneOut as LeaveOneOut
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from whence.surrogates.fit import fit as fit
     from whence.surrogates.kernel import KernelSurrogate as KernelSurrogate
     from whence.surrogates.model import Model as Model
+    from whence.surrogates.saving import load as load
 
 __version__ = "0.2.0"
 
@@ -76,6 +79,7 @@ _HOME = {
     "Bernoulli": "designs",
     "CombinedSurrogate": "surrogates.combined",
     "DataWarning": "errors",
+    "Dirichlet": "designs",
     "Exhaustive": "designs",
     "Features": "gradients.linearize",
     "FixedSize": "designs",
@@ -97,7 +101,9 @@ _HOME = {
     "fit": "surrogates.fit",
     "interactions": "answers.interactions",
     "lds": "evaluation",
+    "load": "surrogates.saving",
     "measure": "measuring",
+    "pareto": "answers.pareto",
     "predictions": "answers.prediction",
     "read_outcomes": "outcomes",
     "report": "display.report",

@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,6 +33,9 @@ class Message(Exception):  # noqa: N818 - of errors and of warnings
         The parameter at fault, with which the sentence starts.
     of : str, optional
         The function or class that takes it.
+    fix : mapping, optional
+        Parameters and values to give in addition, which put everything right; "instead" maps what was given to what
+        should have been.
     **named : object
         Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
 
@@ -47,8 +50,11 @@ class Message(Exception):  # noqa: N818 - of errors and of warnings
     "'x' is not a number. Leave the column out with --ignore note."
     """
 
-    def __init__(self, text: str, *, parameter: str = "", of: str = "", **named: object) -> None:
+    def __init__(
+        self, text: str, *, parameter: str = "", of: str = "", fix: Mapping[str, Any] | None = None, **named: object
+    ) -> None:
         self.text, self.parameter, self.of, self.named = text, parameter, of, named
+        self.fix = {name: value for name, value in (fix or {}).items() if value}
         self.place = ""
         super().__init__(text)
 

@@ -131,18 +131,19 @@ class Attribution(Shown):
 
 
 def attribute(
-    model: Any, rule: str | Rule = "shapley", *, keep_prob: float | None = None, seed: int = 0
+    model: Any, rule: str | Rule | None = None, *, keep_prob: float | None = None, seed: int = 0
 ) -> Attribution:
     """Return the attribution of every task to every target.
 
     Parameters
     ----------
     model : Model or fitted scikit-learn regressor
-    rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"} or Rule
+    rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"} or Rule, optional
         The change when a task is added, averaged over the other tasks: over all sizes alike ("shapley"), over coin
         flips ("banzhaf"), to all others (the paper's leave-one-out, "loo"); or the mean over subsets of the design
         that include it minus the mean over all ("inclusion", the paper's random-ensemble score less its average).
-        For mixture weights, "shift": the change when a task takes over a tenth of the average mixture.
+        For mixture weights, "shift": the change when a task takes over a tenth of the average mixture. Where not given,
+        "shapley", or "shift" for mixtures.
     keep_prob : float, optional
         For "inclusion": how often a task is in, each by itself. If not given, the design is that of the runs: subsets
         of one size, coin flips at their rate, or else the runs' own subsets, with a sampling error.
@@ -158,7 +159,8 @@ def attribute(
     >>> result.scores.round(3).ravel().tolist()
     [2.0, -1.0, 0.0, 0.0]
     """
-    model, rule = as_model(model), find_rule(rule)
+    model = as_model(model)
+    rule = find_rule(rule, model.outcomes.subsets)
     if keep_prob is not None and not 0 < keep_prob < 1:
         raise InputError(f"must lie between 0 and 1. Got {keep_prob} instead.", parameter="keep_prob", of="attribute")
     if not rule.mixtures:

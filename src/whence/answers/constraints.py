@@ -9,12 +9,14 @@ from numbers import Integral
 import numpy as np
 from numpy.typing import NDArray
 
+from whence.designs.mixtures import Polytope
 from whence.errors import InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.kernels import Array
 from whence.surrogates.range import Range
 
 Indices = NDArray[np.intp]
+LEAST_INCLUDED = 0.01  # share of a source that must be in a mixture
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,7 @@ def constraints_of(
             raise InputError(
                 f"must be from 1 to {n_tasks}, the number of tasks. Got {value} instead.", parameter=name, of="select"
             )
-    if (costs is None) != (budget is None):
-        raise InputError("Costs and a budget go together. Give both, or neither.")
-    price = np.zeros(n_tasks)
-    for name, cost in (costs or {}).items():
-        if not 0 <= cost < np.inf:
-            raise InputError(f"The cost of task {name!r} must be zero or more, and finite. Got {cost} instead.")
-        price += cost * runs.subset([name])
+    price = _prices(runs, costs, budget)
     largest = size if size is not None else max_size if max_size is not None else n_tasks
     smallest = size if size is not None else 1
     constraints = Constraints(must, must_not, smallest, largest, price, np.inf if budget is None else budget)
@@ -104,6 +100,67 @@ def constraints_of(
             + (f" of a budget of {budget:g}." if budget is not None else ".")
         )
     return constraints
+
+
+def mixtures_of(
+    runs: Outcomes,
+    span: Range | None,
+    *,
+    size: int | None,
+    max_size: int | None,
+    costs: Mapping[str, float] | None,
+    budget: float | None,
+    include: Iterable[str],
+    exclude: Iterable[str],
+    bounds: Mapping[str, tuple[float, float]] | None,
+    total: float | None,
+    available: Mapping[str, float] | None,
+) -> Polytope:
+    """Return the mixtures that the constraints allow; those in the ``span`` of the runs, where there are any."""
+    must, must_not = mask_of(runs, include), mask_of(runs, exclude)
+    if must_not.all():
+        raise InputError("Every task is excluded. Leave at least one in.")
+    if available and not total:
+        raise InputError("What sources have is in tokens: give {total} too.", total=None)
+    least = np.where(must == 1, LEAST_INCLUDED, 0.0)
+    most = 1 - must_not
+    for name, (low, high) in (bounds or {}).items():
+        scale = 100 if max(low, high) > 1 else 1
+        at = int(runs.subset([name]).argmax())
+        least[at], most[at] = max(least[at], low / scale), min(most[at], high / scale)
+    for name, tokens in (available or {}).items():
+        at = int(runs.subset([name]).argmax())
+        most[at] = min(most[at], tokens / (total or 1))
+    allowed = Polytope(
+        least,
+        most,
+        None if costs is None else _prices(runs, costs, budget) * (total or 1),
+        np.inf if budget is None else budget,
+        size if size is not None else max_size,
+    )
+    allowed.check()
+    if span is None:
+        return allowed
+    lowest = np.where(span.least <= most, np.maximum(least, span.least), least)
+    highest = np.where(span.most >= lowest, np.minimum(most, span.most), most)
+    narrow = replace(allowed, least=lowest, most=highest)
+    try:
+        narrow.check()
+    except InputError:
+        return allowed
+    return narrow
+
+
+def _prices(runs: Outcomes, costs: Mapping[str, float] | None, budget: float | None) -> Array:
+    """Return the cost of every task (K,)."""
+    if (costs is None) != (budget is None):
+        raise InputError("Costs and a budget go together. Give both, or neither.")
+    price = np.zeros(runs.n_tasks)
+    for name, cost in (costs or {}).items():
+        if not 0 <= cost < np.inf:
+            raise InputError(f"The cost of task {name!r} must be zero or more, and finite. Got {cost} instead.")
+        price += cost * runs.subset([name])
+    return price
 
 
 def mask_of(runs: Outcomes, names: Iterable[str]) -> Array:

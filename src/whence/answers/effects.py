@@ -8,6 +8,7 @@ these are too many.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,18 @@ def contrast_effects(model: Model, asked: Contrasts) -> Effects:
             shares = [contrast[side] for side in (contrast > 0, contrast < 0) if side.any()]
             error[k] = np.sqrt(sum(c**2 @ away**2 for c, away in zip(shares, groups, strict=True)))
     return Effects(scores, std, error, asked.overall @ values, OVER_RUNS if asked.sampled else EXACT)
+
+
+def pair_contrast_effects(model: Model, asked: Sequence[Contrasts]) -> Effects:
+    """Return the effects of all pairs as differences between outcomes of given subsets, those of a task at a time."""
+    n_tasks, n_targets = model.outcomes.n_tasks, model.outcomes.n_targets
+    scores, std = np.zeros((2, n_tasks, n_tasks, n_targets))
+    baseline = np.full(n_targets, np.nan)
+    for k, contrasts in enumerate(asked):
+        found = contrast_effects(model, contrasts)
+        scores[k, k + 1 :], std[k, k + 1 :], baseline = found.scores, found.std, found.baseline
+    both = scores + scores.swapaxes(0, 1)
+    return Effects(both, std + std.swapaxes(0, 1), np.zeros_like(both), baseline, EXACT)
 
 
 def as_model(model: Any) -> Model:

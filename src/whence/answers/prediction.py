@@ -93,7 +93,8 @@ def predictions(model: Any, subsets: Any) -> Predictions:
 def predicted_at(model: Model, rows: Array, predicted: Array, std: Array) -> Predictions:
     """Return predictions (n, T) that a model made for subsets (n, K), beside what was measured there."""
     seen, means, _ = model.outcomes.distinct()
-    known = {row.tobytes(): values for row, values in zip(seen, means, strict=True)}
+    # Weights may differ in their last digits: they were scaled to sum to 1.
+    known = {row.tobytes(): values for row, values in zip(seen.round(9), means, strict=True)}
     missing = np.full(len(model.target_names), np.nan)
-    measured = np.array([known.get(row.tobytes(), missing) for row in rows]).reshape(predicted.shape)
+    measured = np.array([known.get(row.tobytes(), missing) for row in rows.round(9) + 0.0]).reshape(predicted.shape)
     return Predictions(model.outcomes, rows, predicted, std, measured)

@@ -54,6 +54,8 @@ class Rule:
         Whether it is for pairs too.
     mixtures : bool
         Whether it is for mixture weights too.
+    asks_pairs : function of subsets (n, K), optional
+        For rules of contrasts: for every task but the last, the contrasts of its pairs with each of those after it.
 
     Examples
     --------
@@ -74,10 +76,16 @@ class Rule:
     reach: tuple[float, float] | None = None
     pairs: bool = True
     mixtures: bool = False
+    asks_pairs: Callable[[Array], list[Contrasts]] | None = None
 
 
-def find_rule(rule: str | Rule, *, pairs: bool = False) -> Rule:
-    """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs."""
+def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -> Rule:
+    """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs.
+
+    Where none is given, "shapley" if tasks are in or out in all ``subsets`` (n, K), else "shift".
+    """
+    if rule is None:
+        rule = "shapley" if ((subsets == 0) | (subsets == 1)).all() else "shift"
     fitting = {name: each for name, each in RULES.items() if each.pairs or not pairs}
     if isinstance(rule, Rule) and (rule.pairs or not pairs):
         return rule
@@ -143,6 +151,20 @@ def _shift(subsets: Array, keep_prob: float | None) -> Contrasts:
     return Contrasts(np.vstack([average, moved]), contrasts, np.eye(len(average) + 1)[0], sampled=False)
 
 
+def _shift_pairs(subsets: Array) -> list[Contrasts]:
+    """The second differences: a tenth handed over to each of two tasks, less that of each alone."""
+    average = subsets.mean(0)
+    steps = SHIFT * (average.sum() * np.eye(len(average)) - average)
+    found = []
+    for k in range(len(average) - 1):
+        later = steps[k + 1 :]
+        points = np.vstack([average, average + steps[k], average + later, average + steps[k] + later])
+        n = len(later)
+        contrasts = np.hstack([np.ones((n, 1)), -np.ones((n, 1)), -np.eye(n), np.eye(n)])
+        found.append(Contrasts(points, contrasts, np.eye(len(points))[0], sampled=False))
+    return found
+
+
 _ALL = (
     Rule(
         "shapley",
@@ -180,10 +202,10 @@ _ALL = (
         "shift",
         "Shift",
         "the change when the task takes over a tenth of the average mixture",
-        "",
+        "each taking over a tenth of the average mixture",
         _shift,
-        pairs=False,
         mixtures=True,
+        asks_pairs=_shift_pairs,
     ),
 )
 RULES = {rule.name: rule for rule in _ALL}

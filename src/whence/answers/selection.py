@@ -9,22 +9,23 @@ the chosen subset is really worth is in :mod:`whence.answers.optimism`, what to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from whence.answers.attribution import attribute
-from whence.answers.constraints import Constraints, constraints_of, mask_of
+from whence.answers.constraints import Constraints, constraints_of, mixtures_of
 from whence.answers.effects import as_model
+from whence.answers.objective import Objective, objective_of
 from whence.answers.optimism import expected_of_chosen
-from whence.answers.search import objective_columns, search
+from whence.answers.search import search
 from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
 from whence.shown import Shown
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
-from whence.surrogates.range import outside, warn_outside
+from whence.surrogates.range import Range, outside, warn_outside
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,18 @@ class Selection(Shown):
     best_run: float
     how: str
 
+    @property
+    def in_words(self) -> str:
+        """The chosen tasks, of a mixture with their weights, the largest first."""
+        weights = self.subset[self.subset > 0]
+        if (weights == 1).all():
+            return ", ".join(self.tasks) or "(no task)"
+        order = np.argsort(-weights, kind="stable")
+        return ", ".join(f"{self.tasks[at]} {weights[at]:.3g}" for at in order)
+
     def __str__(self) -> str:
         lines = [
-            f"{', '.join(self.tasks) or '(no task)'}",
+            self.in_words,
             f"  {self.objective}: {self.value:.6g}; {self.how}",
         ]
         if not np.isnan(self.best_run):
@@ -85,7 +95,12 @@ def select(
     budget: float | None = None,
     include: Iterable[str] = (),
     exclude: Iterable[str] = (),
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    total: float | None = None,
+    available: Mapping[str, float] | None = None,
     target: str | None = None,
+    weights: Mapping[str, float] | None = None,
+    worst: bool = False,
     risk: float = 0.0,
     by: str = "prediction",
     extrapolate: bool = False,
@@ -93,21 +108,30 @@ def select(
 ) -> Selection:
     """Return the best subset under constraints, by predicted outcome.
 
-    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have (or as much weight,
-    in all and of each task), none that no run had, and all that every run had. Constraints that ask for another one are
+    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have, none that no run
+    had, and all that every run had; of mixtures, an average of some of them. Constraints that ask for another one are
     obeyed, with a warning.
 
     Parameters
     ----------
     model : Model, or a fitted surrogate
     size, max_size : int, optional
-        Exactly, or at most, so many tasks. At least one task is always chosen.
+        Exactly, or at most, so many tasks (of a mixture: sources with weight). At least one is always chosen.
     costs, budget : mapping from task to cost, float
-        The chosen tasks may cost at most the budget; a task without a cost is free.
+        The chosen tasks may cost at most the budget; a task without a cost is free. A source of a mixture costs its
+        weight times its cost, or with ``total`` its tokens times the cost of one.
     include, exclude : iterable of str
-        Tasks that must, or must not, be in.
+        Tasks that must, or must not, be in. A source that must has at least a hundredth of a mixture.
+    bounds : mapping from source to (least, most), optional
+        Of the weights of a mixture, as shares or percent.
+    total, available : float, mapping from source to float
+        Tokens in all, and those that sources have: none gets more weight than that.
     target : str, optional
-        The target to optimise; the mean over all targets if not given (they must then agree on the direction).
+        The target to optimise; the mean over all targets if not given, or "mean" (they must then agree on direction).
+    weights : mapping from target to weight, optional
+        Optimise the weighted mean of these targets instead, each in standard deviations of the runs.
+    worst : bool
+        Optimise the target that comes off worst, in standard deviations of the runs.
     risk : float
         Optimise the prediction less ``risk`` standard deviations (in the unfavourable direction).
     by : {"prediction", "attribution"}
@@ -126,69 +150,90 @@ def select(
     ('a', 'b')
     """
     model = as_model(model)
-    goodness, objective = _objective(model, target, risk)
-    if not model.outcomes.is_binary:
-        if any(v is not None for v in (size, max_size, costs, budget)) or by == "attribution" or tuple(include):
-            raise InputError(
-                "Mixture weights can be selected with exclude, target and risk only: sizes, costs, include and "
-                "{by} are about tasks that are in or out.",
-                by="attribution",
-            )
-        excluded = mask_of(model.outcomes, exclude)
-        if excluded.all():
-            raise InputError("Every task is excluded. Leave at least one in.")
-        bounds = None if extrapolate or model.range is None else (model.range.least, model.range.most)
-        chosen, how = best_mixture(goodness, model.subsets, excluded, np.random.default_rng(seed), bounds)
-        allowed = (model.outcomes.subsets[:, excluded == 1] == 0).all(1)
-    else:
-        constraints = constraints_of(model.outcomes, size, max_size, costs, budget, include, exclude)
-        if model.range is not None and not extrapolate:
-            constraints = constraints.within(model.range)
-        if by == "attribution":
-            chosen = _top_by_attribution(model, constraints, size, target)
-            how = "the tasks of best inclusion score"
-        elif by == "prediction":
-            chosen, how = search(model, goodness, constraints, target, risk, seed)
-        else:
-            raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
-        allowed = constraints.allow(model.outcomes.subsets)
-    return _result(model, chosen, goodness, objective, how, allowed, target)
-
-
-def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[[Array], Array], str]:
-    """A function from subsets to what is to be maximised, and its name in words."""
     if not risk >= 0:
         raise InputError(f"must be zero or more. Got {risk} instead.", parameter="risk", of="select")
-    columns, sign = objective_columns(model, target)
-    name = target if target is not None else model.target_names[0]
-    words = f"predicted {name}" if len(columns) == 1 else f"mean prediction over {len(columns)} targets"
-    if risk:
-        words += f" less {risk:g} std"
-
-    asked = model.only(columns)
-
-    def goodness(subsets: Array) -> Array:
-        if not risk:
-            return np.asarray(sign * asked.predict_quietly(subsets)[:, columns].mean(1))
-        mean, std = asked.predict_quietly(subsets, return_std=True)
-        if np.isnan(std[:, columns]).any():
-            raise InputError(
-                "needs a predicted std, and this surrogate has none. Use {risk}.", parameter="risk", risk=0
-            )
-        return np.asarray(sign * mean[:, columns].mean(1) - risk * std[:, columns].mean(1))
-
-    return goodness, words
+    if by not in ("prediction", "attribution"):
+        raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
+    objective = objective_of(model, target, weights, worst)
+    limits: dict[str, Any] = {"size": size, "max_size": max_size, "costs": costs, "budget": budget}
+    limits |= {"include": include, "exclude": exclude, "bounds": bounds, "total": total, "available": available}
+    field = field_of(model, limits, extrapolate)
+    if by == "attribution":
+        chosen, how = _top_by_attribution(model, field, size, objective), "the tasks of best inclusion score"
+    else:
+        chosen, how = field.best(objective, risk, seed)
+    return _result(model, chosen, objective, risk, how, field.allow(model.outcomes.subsets))
 
 
-def _top_by_attribution(model: Model, constraints: Constraints, size: int | None, target: str | None) -> Array:
+class Field(NamedTuple):
+    """What may be chosen: which rows are allowed, and the search for the best of them."""
+
+    allow: Callable[[Array], Any]  # (n, K) to (n,) bool
+    best: Callable[[Objective, float, int], tuple[Array, str]]
+    constraints: Constraints | None  # on subsets; None for mixtures
+
+
+def field_of(model: Model, limits: Mapping[str, Any], extrapolate: bool, draws: int | None = None) -> Field:
+    """Return what constraints allow, inside the range of the runs unless one is to extrapolate.
+
+    Every search for the best of mixtures starts from so many ``draws``.
+    """
+    span = None if extrapolate else model.range
+    if not model.outcomes.is_binary:
+        return _mixtures(model, span, limits, draws)
+    limits = dict(limits)
+    shares = [limits.pop(name) for name in ("bounds", "total", "available")]
+    if any(value is not None for value in shares):
+        raise InputError("Bounds, a total and what is available are about weights; here tasks are in or out.")
+    return _subsets(model, span, limits)
+
+
+def _subsets(model: Model, span: Range | None, limits: Mapping[str, Any]) -> Field:
+    constraints = constraints_of(model.outcomes, **limits)
+    constraints = constraints if span is None else constraints.within(span)
+
+    def best(objective: Objective, risk: float, seed: int) -> tuple[Array, str]:
+        # The exact search of additive effects is for a mean of targets, and not for what is no sum.
+        target = None if len(objective.columns) > 1 else model.target_names[int(objective.columns[0])]
+        curved = risk if objective.is_mean else 1.0
+        return search(model, objective.goodness(model, risk), constraints, target, curved, seed)
+
+    return Field(constraints.allow, best, constraints)
+
+
+def _mixtures(model: Model, span: Range | None, limits: Mapping[str, Any], draws: int | None) -> Field:
+    """The field of mixtures; weights of other totals are searched at their usual one."""
+    unit = float(np.median(model.subsets.sum(1)))
+    scaled = None if span is None else replace(span, least=span.least / unit, most=np.minimum(span.most / unit, 1))
+    polytope = mixtures_of(model.outcomes, scaled, **limits)
+
+    def best(objective: Objective, risk: float, seed: int) -> tuple[Array, str]:
+        goodness = objective.goodness(model, risk)
+        rng = np.random.default_rng(seed)
+        chosen, how = best_mixture(
+            lambda rows: goodness(unit * rows),
+            model.subsets / unit,
+            polytope,
+            rng,
+            between=span is not None,
+            draws=draws,
+        )
+        return unit * chosen, how
+
+    return Field(lambda rows: polytope.allow(rows / unit), best, None)
+
+
+def _top_by_attribution(model: Model, field: Field, size: int | None, objective: Objective) -> Array:
+    constraints = field.constraints
+    if constraints is None:
+        raise InputError("Selecting with {by} is about tasks that are in or out, not about mixtures.", by="attribution")
     if size is None or np.isfinite(constraints.budget):
         raise InputError(
             "Selecting by attribution takes the best tasks up to a size: give {size}, and no {budget}.",
             size=None,
             budget=None,
         )
-    columns, sign = objective_columns(model, target)
-    scores = sign * attribute(model, "inclusion").scores[:, columns].mean(1)
+    scores = (objective.sign * attribute(model, "inclusion").scores[:, objective.columns] / objective.scale).mean(1)
     scores[constraints.include == 1] = np.inf
     scores[constraints.exclude == 1] = -np.inf
     chosen = np.zeros(len(scores))
@@ -196,21 +241,13 @@ def _top_by_attribution(model: Model, constraints: Constraints, size: int | None
     return chosen
 
 
-def _result(
-    model: Model,
-    subset: Array,
-    goodness: Callable[[Array], Array],
-    objective: str,
-    how: str,
-    allowed_runs: Array,
-    target: str | None,
-) -> Selection:
-    columns, sign = objective_columns(model, target)
+def _result(model: Model, subset: Array, objective: Objective, risk: float, how: str, allowed_runs: Array) -> Selection:
     predicted, std = model.predict_quietly(subset[None], return_std=True)
     warn_outside(outside(model, subset[None], std), stacklevel=4)
     expected, low, high = expected_of_chosen(model, subset)
-    measured = sign * model.outcomes.values[allowed_runs][:, columns].mean(1)
+    measured = objective.of(model.outcomes.values[allowed_runs])
     measured = measured[~np.isnan(measured)]
+    value = objective.goodness(model, risk)(subset[None])[0]
     return Selection(
         subset=subset,
         tasks=tuple(model.outcomes.names_of(subset)),
@@ -220,8 +257,8 @@ def _result(
         low=low,
         high=high,
         target_names=model.target_names,
-        objective=objective,
-        value=float(sign * goodness(subset[None])[0]),
-        best_run=float(sign * measured.max()) if len(measured) else np.nan,
+        objective=objective.words + (f" less {risk:g} std" if risk else ""),
+        value=float(objective.shown * value),
+        best_run=float(objective.shown * measured.max()) if len(measured) else np.nan,
         how=how,
     )

@@ -9,9 +9,9 @@ options, shell.py prints answers and errors. Whatever is slow to import is impor
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +19,7 @@ import whence
 from whence.cli import arguments as args
 from whence.cli import verbs
 from whence.cli.benchmark import benchmark
+from whence.cli.design import design
 from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
 from whence.cli.icl import icl
@@ -28,9 +29,6 @@ from whence.cli.shell import Answer, Verb, hint_at_directions
 from whence.display.layout import Terminal
 from whence.display.numbers import to_json
 from whence.errors import InputError
-
-if TYPE_CHECKING:
-    from whence.outcomes import Outcomes
 
 FLOW = """
 Which tasks help, which hurt, which work together, and which subset to use.
@@ -59,31 +57,44 @@ app = typer.Typer(
 
 
 def read(
-    file: args.File,
+    files: args.Files = None,
+    model: args.ModelFile = None,
     outcome: args.Outcome = None,
     maximize: args.Maximize = None,
     ignore: args.Ignore = None,
     task: args.Task = None,
-) -> "Outcomes":
-    """Return the table of runs that the options describe."""
+    subset_column: args.SubsetColumn = None,
+    missing: args.Missing = None,
+) -> args.Asked:
+    """Return the table of runs that the options describe, and the model where one was saved."""
+    if model is not None:
+        if any((files, outcome, maximize, ignore, task, subset_column, missing)):
+            raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
+        fitted = whence.load(model)
+        return args.Asked(fitted.outcomes, fitted)
+    if not files:
+        raise InputError("There is nothing to read. Give a file of runs, or --model FILE.")
     runs = whence.read_outcomes(
-        file,
+        files,
         args.names_of(outcome) or None,
         tasks=args.names_of(task) or None,
         ignore=args.names_of(ignore),
         maximize=args.names_of(maximize),
+        subset_column=subset_column,
+        missing=None if missing is None else missing.value,
     )
     hint_at_directions(runs)
-    return runs
+    return args.Asked(runs)
 
 
 def on_runs(answer: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a function from runs to an answer: its own options, those of `read`, and ``--json``."""
+    """Make a command of a function from what is asked to an answer: its own options, those of `read`, ``--json``."""
 
     def command(as_json: args.Json = False, **given: Any) -> None:
-        _refuse_overwriting(given["file"], given.get("output"))
-        runs = read(**{name: given.pop(name) for name in reading})
-        answer(runs, **given).print(as_json=as_json)
+        for output in (given.get("output"), given.get("save")):
+            _refuse_overwriting(given["files"] or (), output)
+        asked = read(**{name: given.pop(name) for name in reading})
+        answer(asked, **given).print(as_json=as_json)
 
     reading = inspect.signature(read).parameters
     own = list(inspect.signature(answer).parameters.values())[1:]
@@ -95,9 +106,10 @@ def on_runs(answer: Callable[..., Answer]) -> Callable[..., None]:
     return command
 
 
-def _refuse_overwriting(file: Path, output: Path | None) -> None:
-    if output is not None and output.exists() and file.exists() and output.samefile(file):
-        raise InputError(f"{output}: this is the file of runs itself. Write to another file.")
+def _refuse_overwriting(files: Sequence[Path], output: Path | None) -> None:
+    for file in files:
+        if output is not None and output.exists() and file.exists() and output.samefile(file):
+            raise InputError(f"{output}: this is the file of runs itself. Write to another file.")
 
 
 def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = False) -> None:
@@ -113,7 +125,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 
 COMMANDS: dict[str, list[Callable[..., None]]] = {
     START: [demo],
-    MAKE: [measure, estimate],
+    MAKE: [design, measure, estimate],
     LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],

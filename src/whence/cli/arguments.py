@@ -8,7 +8,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -18,6 +18,7 @@ from whence.errors import InputError, some_of
 if TYPE_CHECKING:
     from whence.outcomes import Outcomes
     from whence.surrogates.kernels import Array
+    from whence.surrogates.model import Model
 
 COLUMNS = "Columns of the file (repeat the option, or separate names by commas)"
 
@@ -31,10 +32,30 @@ RuleName = Enum(
         "shift": "shift",
     },
 )
-PairRuleName = Enum("PairRuleName", {"shapley": "shapley", "banzhaf": "banzhaf", "loo": "loo"})
+PairRuleName = Enum("PairRuleName", {"shapley": "shapley", "banzhaf": "banzhaf", "loo": "loo", "shift": "shift"})
 SelectBy = Enum("SelectBy", {"prediction": "prediction", "attribution": "attribution"})
 SuggestBy = Enum("SuggestBy", {"variance": "variance", "improvement": "improvement"})
+MissingWeights = Enum("MissingWeights", {"drop": "drop", "zero": "zero"})
 Names = list[str] | None
+
+
+class Asked(NamedTuple):
+    """What a verb is asked about: runs, and the model of them where it was saved before."""
+
+    runs: "Outcomes"
+    fitted: "Model | None" = None
+
+    def model(self, estimates: "list[Path] | None", seed: int, features: Path | None = None) -> "Model":
+        """Return the saved model, or one fitted now."""
+        import whence
+        from whence.outcomes.cells import read_features
+
+        if self.fitted is None:
+            known = None if features is None else read_features(features)
+            return whence.fit(self.runs, estimates=read_estimates(estimates, self.runs), features=known, seed=seed)
+        if estimates or features is not None:
+            raise InputError("A saved model is fitted already: leave --estimates and --features out, or give the runs.")
+        return self.fitted
 
 
 def _name(*flags: str, **more: Any) -> Any:
@@ -42,14 +63,32 @@ def _name(*flags: str, **more: Any) -> Any:
 
 
 # The table of runs.
-File = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Runs, one per row: .csv, .tsv, .parquet, .npz, or a run folder.")
+Files = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="FILE",
+        show_default=False,
+        help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several are one table.",
+    ),
 ]
-Outcome = Annotated[Names, _name("--outcome", "-O", help="Column that holds an outcome.", rich_help_panel=COLUMNS)]
+ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Ask a model that fit --save wrote.")]
+Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Save the model, for --model of every verb.")]
+Outcome = Annotated[
+    Names,
+    _name("--outcome", "--outcomes", "-O", help="Column that holds an outcome (* is any).", rich_help_panel=COLUMNS),
+]
 Maximize = Annotated[Names, _name("--maximize", help="Outcome for which higher is better.", rich_help_panel=COLUMNS)]
 Ignore = Annotated[Names, _name("--ignore", help="Column to leave out.", rich_help_panel=COLUMNS)]
 Task = Annotated[
-    Names, _name("--task", help="Column that holds a task (default: all others).", rich_help_panel=COLUMNS)
+    Names,
+    _name("--task", "--tasks", help="Column that holds a task (default: all others).", rich_help_panel=COLUMNS),
+]
+SubsetColumn = Annotated[
+    str | None, _name("--subset-column", help="Column that lists the tasks, as web,code.", rich_help_panel=COLUMNS)
+]
+Missing = Annotated[
+    MissingWeights | None,
+    typer.Option(help="What an empty weight means: no run, or zero.", rich_help_panel=COLUMNS),
 ]
 Estimates = Annotated[
     list[Path] | None,
@@ -80,10 +119,12 @@ Effect = Annotated[
     float | None, typer.Option(metavar="SIZE", help="Show how many runs it takes to detect an effect of this size.")
 ]
 TrainFraction = Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of subsets used for training.")]
-Rule = Annotated[RuleName, typer.Option(help="Definition of a score; shift is for mixtures.")]
+Rule = Annotated[RuleName | None, typer.Option(help="Definition of a score (default: shapley, or shift for mixtures).")]
 ReportRule = Annotated[RuleName | None, typer.Option(help="Definition of a score (default: what the runs allow).")]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="For inclusion: probability that a task is in.")]
-PairRule = Annotated[PairRuleName, typer.Option("--rule", help="Which subsets of the other tasks to average over.")]
+PairRule = Annotated[
+    PairRuleName | None, typer.Option("--rule", help="Which subsets of the others to average over; shift for mixtures.")
+]
 Target = Annotated[Names, _name("--target", help="Show this outcome only. Repeatable.")]
 Top = Annotated[int | None, typer.Option(metavar="N", help="Show the N best and the N worst tasks.", min=1)]
 TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]
@@ -97,8 +138,18 @@ Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. 
 Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
 Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.")]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
+Bounds = Annotated[
+    Names, typer.Option(metavar="SOURCE=LEAST:MOST", help="Weights of a source of a mixture. Repeatable.")
+]
+Total = Annotated[
+    str | None, typer.Option(metavar="TOKENS", help="Tokens in all, such as 100B: weights become amounts.")
+]
+Available = Annotated[Names, typer.Option(metavar="SOURCE=TOKENS", help="Tokens that a source has. Repeatable.")]
+Weights = Annotated[Names, typer.Option(metavar="OUTCOME=WEIGHT", help="Optimise several outcomes by weights.")]
+Worst = Annotated[bool, typer.Option("--worst", help="Optimise the outcome that comes off worst.")]
+Pareto = Annotated[bool, typer.Option("--pareto", help="Show the best trade-offs between outcomes.")]
 Extrapolate = Annotated[bool, typer.Option("--extrapolate", help="Search outside the range of the runs too.")]
-Goal = Annotated[str | None, _name("--target", help="Outcome to optimise (default: their mean).")]
+Goal = Annotated[str | None, _name("--target", help="Outcome to optimise, or mean (the default).")]
 Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to suggest.", min=1)]
 Aim = Annotated[SuggestBy, typer.Option("--by", help="Learn most (variance), or beat the best run (improvement).")]
 
@@ -134,11 +185,36 @@ def numbers_of(given: Iterable[str] | None) -> dict[str, float]:
     found = {}
     for item in names_of(given):
         name, _, text = item.rpartition("=")
-        try:
-            found[name.strip()] = float(text)
-        except ValueError as error:
-            raise InputError(f"'{item}' must be a task and a number, such as a=2.") from error
+        if not (name and text):
+            raise InputError(f"'{item}' must be a task and a number, such as a=2.")
+        found[name.strip()] = _number(text, item)
     return found
+
+
+def bounds_of(given: Iterable[str] | None) -> dict[str, tuple[float, float]]:
+    """Return the least and the most weight of sources.
+
+    >>> bounds_of(["web=0.1:0.5,code=:20%", "law=0.05:"])
+    {'web': (0.1, 0.5), 'code': (0.0, 0.2), 'law': (0.05, 1.0)}
+    """
+    found = {}
+    for item in names_of(given):
+        name, _, text = item.rpartition("=")
+        low, colon, high = text.partition(":")
+        if not name or not colon:
+            raise InputError(f"'{item}' must be a source with its least and most weight, such as web=0.1:0.5.")
+        found[name.strip()] = (_number(low, item) if low.strip() else 0.0, _number(high, item) if high.strip() else 1.0)
+    return found
+
+
+def _number(text: str, item: str) -> float:
+    """Number of a text, also one such as 20% or 40B."""
+    from whence.outcomes.values import as_column
+
+    column = as_column([text])
+    if column.wrong or column.is_empty:
+        raise InputError(f"'{item}' must be a task and a number, such as a=2.")
+    return float(column.values[0])
 
 
 def subset_of(text: str, runs: "Outcomes") -> "Array":

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     methods: args.Methods = None,
@@ -41,6 +41,7 @@ def evaluate(
     from whence.surrogates.peers import STANDARD, peers
     from whence.surrogates.rungs import learn_rungs
 
+    runs = asked.runs.on_simplex()
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
     beside = peers(args.names_of(methods) or STANDARD, seed)

@@ -34,7 +34,7 @@ DesignText = Annotated[
     str,
     typer.Option(
         "--design", "-d", metavar="DESIGN",
-        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, or a file of subsets.",
+        help="bernoulli:P, fixed:SIZE, balanced:SIZE, loo, lto, all, dirichlet, or a file of subsets.",
     ),
 ]  # fmt: skip
 Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="Number of subsets (default: all).", min=1)]
@@ -132,7 +132,7 @@ def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> Any:
         if not Path(text).exists():
             raise
         return read_subsets(text, tasks)
-    if n is None and ":" in text:
+    if n is None and (":" in text or text.startswith("dirichlet")):
         raise InputError(f"The design {text} can draw any number of subsets: say how many, as in {{n}}.", n=100)
     return found
 

@@ -2,25 +2,21 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-import whence
 from whence.cli import arguments as args
 from whence.cli.shell import Answer
 from whence.display.layout import Page, remark
 from whence.display.pages import model_page
 from whence.errors import counted
 
-if TYPE_CHECKING:
-    from whence.outcomes import Outcomes
-
 
 def report(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
+    features: args.Features = None,
     output: args.PageFile = Path("report.html"),
     rule: args.ReportRule = None,
     seed: args.Seed = 0,
@@ -30,10 +26,11 @@ def report(
     from whence.display.report import check_place, collect, write_page
     from whence.surrogates.model import Model
 
+    runs = asked.runs
     check_place(output)
     if rule is not None and rule is not args.RuleName.shift:
         refuse_mixtures(Model(runs, ()), rule.value)  # before time is spent on the fit
-    model = whence.fit(runs, estimates=args.read_estimates(estimates, runs), seed=seed)
+    model = asked.model(estimates, seed, features)
     found = collect(model, rule=None if rule is None else rule.value, seed=seed)
     write_page(found, output)
     size = output.stat().st_size

@@ -7,7 +7,6 @@ the flags of the verb that is running.
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 import warnings
@@ -26,9 +25,7 @@ from whence.errors import DataWarning, InputError, Message, safe_text
 if TYPE_CHECKING:
     from whence.outcomes import Outcomes
 
-HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores"}
 EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray": "ray", "pyarrow": "parquet"}
-LOWER = {"err", "error", "loss", "perplexity", "regret"}
 
 
 class Answer(NamedTuple):
@@ -52,9 +49,10 @@ def warn(text: str, **named: Any) -> None:
 
 def hint_at_directions(runs: Outcomes) -> None:
     """Warn of targets that are minimised although their names suggest that higher is better."""
+    from whence.outcomes.bookkeeping import higher_is_better
+
     for name, up in zip(runs.target_names, runs.maximize, strict=True):
-        words = set(re.split(r"[^a-z0-9]+", name.lower()))
-        if not up and words & HIGHER and not words & LOWER:
+        if not up and higher_is_better(name):
             warn(f"Lower {name} is taken to be better; if higher is, add {{maximize}}.", maximize=name)
 
 
@@ -67,12 +65,17 @@ class Verb(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
         flags = {str(option.name): list(option.opts) for option in self.params}
-        with errors_in_one_line(flags):
+        with errors_in_one_line(flags, [str(self.name), *self.typed]):
             return super().invoke(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse what was typed, and keep it for the line that would put an error right."""
+        self.typed = list(args)
+        return super().parse_args(ctx, args)
 
 
 @contextmanager
-def errors_in_one_line(flags: Mapping[str, Sequence[str]]) -> Iterator[None]:
+def errors_in_one_line(flags: Mapping[str, Sequence[str]], typed: Sequence[str] = ()) -> Iterator[None]:
     """Print what the user can fix in one line and exit with 2; defects of the library keep their traceback.
 
     A `DataWarning` becomes a note. Ctrl-C exits with 130, and a closed pipe with 0.
@@ -98,16 +101,17 @@ def errors_in_one_line(flags: Mapping[str, Sequence[str]]) -> Iterator[None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:
-            _exit(error, flags)
+            _exit(error, flags, typed)
 
 
-def _exit(error: Exception, flags: Mapping[str, Sequence[str]]) -> NoReturn:
+def _exit(error: Exception, flags: Mapping[str, Sequence[str]], typed: Sequence[str]) -> NoReturn:
     """Exit with one sentence if the error is about what the user gave, else raise it again."""
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         print_line("error", f"{where}{error.strerror or error}.")
     elif isinstance(error, InputError):
-        print_line("error", in_flags(error, flags))
+        fix = f" Try: {mended(typed, error.fix, flags)}" if error.fix and typed else ""
+        print_line("error", in_flags(error, flags) + fix)
     elif type(error).__module__.startswith("sklearn."):
         print_line("error", str(error))
     elif isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
@@ -126,22 +130,40 @@ def print_line(kind: str, sentence: str) -> None:
     Terminal(stderr=True).print(Text.assemble((f"{kind}: ", style), " ".join(sentence.split())))
 
 
+def mended(typed: Sequence[str], fix: Mapping[str, Any], flags: Mapping[str, Sequence[str]]) -> str:
+    """Return the command line that was typed, with what puts it right, quoted for the shell.
+
+    >>> fix = {"instead": {"los": "loss"}, "ignore": ["a b"]}
+    >>> mended(["fit", "my runs.csv", "-O", "los"], fix, {"ignore": ["--ignore"]})
+    "whence fit 'my runs.csv' -O loss --ignore 'a b'"
+    """
+    instead = fix.get("instead", {})
+    words = [",".join(instead.get(part, part) for part in word.split(",")) for word in typed]
+    added = [_spelled(name, value, flags) for name, value in fix.items() if name != "instead"]
+    return " ".join(["whence", *map(shlex.quote, words), *added])
+
+
 def in_flags(message: Message, flags: Mapping[str, Sequence[str]]) -> str:
     """Return a message of the library with its parameters as flags of the command line.
 
     >>> in_flags(InputError("Leave it out with {ignore}.", ignore=["note"]), {"ignore": ["--ignore"]})
     'Leave it out with --ignore note.'
     """
+    return message.spelled(lambda name, value: _spelled(name, value, flags))
 
-    def spell(name: str, value: object) -> str:
-        # Where Python takes a list of outcomes, the option --outcome is repeated.
-        found = flags.get(name) or flags.get(name.removesuffix("s"))
-        if not found:
-            return f"'{name}'" if value is None else f"{name}={value!r}"
-        flag = next((each for each in found if each.startswith("--")), found[0])
-        if value is None or value is True:
-            return flag
-        values = value if isinstance(value, list | tuple) else [value]
-        return f"{flag} {shlex.quote(','.join(map(str, values)))}"
 
-    return message.spelled(spell)
+def _spelled(name: str, value: object, flags: Mapping[str, Sequence[str]]) -> str:
+    # Where Python takes a list of outcomes, the option --outcome is repeated.
+    found = flags.get(name) or flags.get(name.removesuffix("s"))
+    if not found:
+        return f"'{name}'" if value is None else f"{name}={value!r}"
+    flag = next((each for each in found if each.startswith("--")), found[0])
+    if value is None or value is True:
+        return flag
+    values = value if isinstance(value, list | tuple) else [value]
+    return f"{flag} {shlex.quote(','.join(map(_cell, map(str, values))))}"
+
+
+def _cell(name: str) -> str:
+    """A name as one of several between commas."""
+    return f'"{name}"' if "," in name else name

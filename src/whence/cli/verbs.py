@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from whence.outcomes import Outcomes
     from whence.surrogates.model import Model
 
+MEAN = "mean"  # of all targets, where none has this name
+
 # ---- what several verbs share ----------------------------------------------------------------------------
 
 
@@ -39,13 +41,6 @@ def _about(model: "Model") -> dict[str, Any]:
 
 def _answer(model: "Model", document: dict[str, Any], page: Page) -> Answer:
     return Answer(_about(model) | document, pages.model_page(model) + page)
-
-
-def _fit(runs: "Outcomes", estimates: args.Estimates, features: args.Features, seed: int) -> "Model":
-    from whence.outcomes.cells import read_features
-
-    known = None if features is None else read_features(features)
-    return whence.fit(runs, estimates=args.read_estimates(estimates, runs), features=known, seed=seed)
 
 
 def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
@@ -71,60 +66,70 @@ def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, 
 
 
 def fit(
-    runs: "Outcomes", *, estimates: args.Estimates = None, features: args.Features = None, seed: args.Seed = 0
+    asked: args.Asked,
+    *,
+    estimates: args.Estimates = None,
+    features: args.Features = None,
+    save: args.Save = None,
+    seed: args.Seed = 0,
 ) -> Answer:
     """Fit a surrogate, and show how good it is."""
     from whence.answers.quality import target_scores, trials
 
-    model = _fit(runs, estimates, features, seed)
+    model = asked.model(estimates, seed, features)
+    if save is not None:
+        model.save(save)
     tried, per_target = trials(model), target_scores(model)
     page = pages.trials_page(tried) + pages.target_scores_page(per_target)
     document = {"trials": tried.to_dict("records"), "per_target": per_target.to_dict("records")}
+    if save is not None:
+        page.append(Text(f"Saved to {save}: ask it with --model {save}."))
     return _answer(model, document, page)
 
 
 def attribute(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     features: args.Features = None,
-    rule: args.Rule = args.RuleName.shapley,
+    rule: args.Rule = None,
     keep_prob: args.KeepProb = None,
     target: args.Target = None,
     top: args.Top = None,
     seed: args.Seed = 0,
 ) -> Answer:
     """Show what each task does: helps, hurts, or unclear."""
-    targets = _targets(runs, target)
-    if rule is not args.RuleName.shift:
-        _refuse_mixtures(runs, rule.value)
-    model = _fit(runs, estimates, features, seed)
-    found = whence.attribute(model, rule.value, keep_prob=keep_prob, seed=seed)
+    targets = _targets(asked.runs, target)
+    if rule is not None and rule is not args.RuleName.shift:
+        _refuse_mixtures(asked.runs, rule.value)
+    model = asked.model(estimates, seed, features)
+    found = whence.attribute(model, rule and rule.value, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
     return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
 
 def interactions(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     features: args.Features = None,
-    rule: args.PairRule = args.PairRuleName.shapley,
+    rule: args.PairRule = None,
     target: args.Target = None,
     top: args.TopPairs = 10,
     seed: args.Seed = 0,
 ) -> Answer:
     """List pairs that work together, or against each other."""
-    targets = _targets(runs, target)
-    _refuse_mixtures(runs, f"{rule.value} interactions")
-    model = _fit(runs, estimates, features, seed)
-    found = whence.interactions(model, rule.value, seed=seed)
+    targets = _targets(asked.runs, target)
+    if rule is not None and rule is not args.PairRuleName.shift:
+        _refuse_mixtures(asked.runs, f"{rule.value} interactions")
+    model = asked.model(estimates, seed, features)
+    found = whence.interactions(model, rule and rule.value, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
     return _answer(model, document, pages.interactions_page(found, targets, top=top))
 
 
 def predict(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     features: args.Features = None,
@@ -138,19 +143,20 @@ def predict(
 
     from whence.outcomes.cells import read_subsets
 
+    runs = asked.runs
     rows = [args.subset_of(text, runs) for text in subset or ()]
     rows += [] if subsets is None else list(read_subsets(subsets, runs.task_names).to_numpy())
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (repeatable) or --subsets FILE.")
     targets = _targets(runs, target)
-    model = _fit(runs, estimates, features, seed)
+    model = asked.model(estimates, seed, features)
     frame = whence.predictions(model, np.array(rows)).to_frame()
     page = pages.predictions_page(frame, runs, targets, column="subset")
     return _answer(model, {"predictions": _records(frame, targets)}, page)
 
 
 def select(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     features: args.Features = None,
@@ -160,6 +166,12 @@ def select(
     exclude: args.Exclude = None,
     cost: args.Cost = None,
     budget: args.Budget = None,
+    bounds: args.Bounds = None,
+    total: args.Total = None,
+    available: args.Available = None,
+    weights: args.Weights = None,
+    worst: args.Worst = False,
+    pareto: args.Pareto = False,
     risk: args.Risk = 0.0,
     by: args.By = args.SelectBy.prediction,
     extrapolate: args.Extrapolate = False,
@@ -169,24 +181,31 @@ def select(
     """Find the best subset of tasks under constraints."""
     from whence.answers.prediction import predicted_at
 
-    costs = args.numbers_of(cost)
-    runs.subset([*args.names_of(include), *args.names_of(exclude), *costs])  # unknown names, before the fit
-    _targets(runs, [target] if target else None)
-    model = _fit(runs, estimates, features, seed)
-    found = whence.select(
-        model,
-        size=size,
-        max_size=max_size,
-        costs=costs or None,
-        budget=budget,
-        include=args.names_of(include),
-        exclude=args.names_of(exclude),
-        target=target,
-        risk=risk,
-        by=by.value,
-        extrapolate=extrapolate,
-        seed=seed,
-    )
+    runs, goal = asked.runs, args.numbers_of(weights)
+    costs, limits, amounts = args.numbers_of(cost), args.bounds_of(bounds), args.numbers_of(available)
+    tasks = {*args.names_of(include), *args.names_of(exclude), *costs, *limits, *amounts}
+    runs.subset(dict.fromkeys(tasks, 1.0))  # unknown names, before the fit
+    target = None if target == MEAN and MEAN not in runs.target_names else target
+    _targets(runs, [target] if target else list(goal))
+    model = asked.model(estimates, seed, features)
+    options: dict[str, Any] = {
+        "size": size,
+        "max_size": max_size,
+        "costs": costs or None,
+        "budget": budget,
+        "include": args.names_of(include),
+        "exclude": args.names_of(exclude),
+        "bounds": limits or None,
+        "total": None if total is None else args.numbers_of([f"total={total}"])["total"],
+        "available": amounts or None,
+        "risk": risk,
+        "extrapolate": extrapolate,
+        "seed": seed,
+    }
+    if pareto:
+        front = whence.pareto(model, targets=list(goal) or None, **options)
+        return _answer(model, {"front": front.to_frame().to_dict("records"), "how": front.how}, pages.front_page(front))
+    found = whence.select(model, target=target, weights=goal or None, worst=worst, by=by.value, **options)
     frame = predicted_at(model, found.subset[None], found.predicted[None], found.std[None]).to_frame()
     frame = frame.assign(expected=found.expected, low=found.low, high=found.high)
     document = {
@@ -197,11 +216,11 @@ def select(
         "how": found.how,
         "predictions": _records(frame.drop(columns="subset"), runs.target_names),
     }
-    return _answer(model, document, pages.selection_page(found, frame, runs))
+    return _answer(model, document, pages.selection_page(found, frame, model.outcomes, total=options["total"]))
 
 
 def suggest(
-    runs: "Outcomes",
+    asked: args.Asked,
     *,
     estimates: args.Estimates = None,
     features: args.Features = None,
@@ -216,8 +235,10 @@ def suggest(
 
     from whence.answers.prediction import predicted_at
 
+    runs = asked.runs
+    target = None if target == MEAN and MEAN not in runs.target_names else target
     targets = _targets(runs, [target] if target else None)
-    model = _fit(runs, estimates, features, seed)
+    model = asked.model(estimates, seed, features)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = predicted_at(model, found.subsets, found.predicted, found.std).to_frame().drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
@@ -225,6 +246,7 @@ def suggest(
     page += pages.predictions_page(frame, runs, targets, column="run")
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
-        whence.Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
+        unit = np.median(runs.subsets.sum(1)) if runs.is_mixture else 1.0  # shares become percent if the file has those
+        whence.Outcomes(unit * found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
     return _answer(model, {"by": found.by, "suggestions": _records(frame, targets)}, page)

@@ -1,5 +1,7 @@
 """Designs: who is in which run."""
 
+from whence.designs.mixtures import Dirichlet, with_bounds
+from whence.designs.naming import extended, parse_design
 from whence.designs.subsets import (
     Balanced,
     Bernoulli,
@@ -8,16 +10,18 @@ from whence.designs.subsets import (
     FixedSize,
     LeaveOneOut,
     LeaveTwoOut,
-    parse_design,
 )
 
 __all__ = [
     "Balanced",
     "Bernoulli",
     "Design",
+    "Dirichlet",
     "Exhaustive",
     "FixedSize",
     "LeaveOneOut",
     "LeaveTwoOut",
+    "extended",
     "parse_design",
+    "with_bounds",
 ]

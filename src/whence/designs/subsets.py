@@ -84,9 +84,9 @@ class Bernoulli:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct random subsets, shape (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks)
-        n = _count(self, n_tasks, n, 2**n_tasks - (not self.allow_empty))
-        rng = _generator(self, seed)
+        n_tasks = tasks_of(self, n_tasks)
+        n = count_of(self, n_tasks, n, 2**n_tasks - (not self.allow_empty))
+        rng = generator_of(self, seed)
 
         def propose(rows: int) -> Rows:
             drawn = rng.random((rows, n_tasks)) < self.keep_prob
@@ -128,10 +128,10 @@ class FixedSize:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct random subsets of one size, shape (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks, self.size)
+        n_tasks = tasks_of(self, n_tasks, self.size)
         total = comb(n_tasks, self.size)
-        n = _count(self, n_tasks, n, total)
-        rng = _generator(self, seed)
+        n = count_of(self, n_tasks, n, total)
+        rng = generator_of(self, seed)
         if total <= _MOST_LISTED:
             return unrank(n_tasks, self.size, rng.permutation(total)[:n]).astype(np.float64)
 
@@ -161,7 +161,7 @@ class LeaveOneOut:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Full set, then each task removed, shape (K + 1, K) or (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks)
+        n_tasks = tasks_of(self, n_tasks)
         index = _listed(self, n_tasks, n, seed, 1 + n_tasks * (n_tasks > 1))
         return _without(n_tasks, index - 1, index - 1)
 
@@ -180,7 +180,7 @@ class LeaveTwoOut:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Full set, then each task and each pair removed, shape (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks)
+        n_tasks = tasks_of(self, n_tasks)
         total = 1 + n_tasks * (n_tasks > 1) + comb(n_tasks, 2) * (n_tasks > 2)
         index = _listed(self, n_tasks, n, seed, total)
         first, second = (np.concatenate([np.arange(-1, n_tasks), pairs]) for pairs in np.triu_indices(n_tasks, 1))
@@ -210,7 +210,7 @@ class Exhaustive:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """All subsets, shape (2^K - 1, K) or (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks)
+        n_tasks = tasks_of(self, n_tasks)
         if 2**n_tasks > _MOST_LISTED:
             raise InputError(
                 f"Exhaustive lists at most {_MOST_LISTED:,} subsets (20 tasks), and {n_tasks} tasks have "
@@ -250,51 +250,9 @@ class Balanced:
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct subsets of one size with even task and pair counts, shape (n, K); see `Design.draw`."""
-        n_tasks = _tasks(self, n_tasks, self.size)
-        n = _count(self, n_tasks, n, comb(n_tasks, self.size))
-        return even_rows(n_tasks, self.size, n, _generator(self, seed)).astype(np.float64)
-
-
-def parse_design(text: str) -> Design:
-    """Design named by a short text, as on the command line.
-
-    Parameters
-    ----------
-    text : str
-        ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, or ``all`` (also ``exhaustive``).
-
-    Returns
-    -------
-    Design
-
-    Examples
-    --------
-    >>> parse_design("fixed:7")
-    FixedSize(size=7)
-    """
-    name, _, argument = text.strip().lower().partition(":")
-    try:
-        match name, argument:
-            case "loo", "":
-                return LeaveOneOut()
-            case "lto", "":
-                return LeaveTwoOut()
-            case "all" | "exhaustive", "":
-                return Exhaustive()
-            case "bernoulli", _:
-                return Bernoulli(float(argument))
-            case "fixed", _:
-                return FixedSize(int(argument))
-            case "balanced", _:
-                return Balanced(int(argument))
-    except InputError:
-        raise
-    except ValueError:
-        pass
-    raise InputError(
-        "A design must be bernoulli:P (P between 0 and 1), fixed:SIZE, balanced:SIZE, loo, lto or all. "
-        f"Got '{text}' instead."
-    )
+        n_tasks = tasks_of(self, n_tasks, self.size)
+        n = count_of(self, n_tasks, n, comb(n_tasks, self.size))
+        return even_rows(n_tasks, self.size, n, generator_of(self, seed)).astype(np.float64)
 
 
 def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
@@ -305,14 +263,16 @@ def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
     return int(value)
 
 
-def _tasks(design: Design, value: Any, least: int = 1) -> int:
+def tasks_of(design: Any, value: Any, least: int = 1) -> int:
+    """Check the number of tasks that a design is asked for."""
     n_tasks = _whole(value, "n_tasks", f"{type(design).__name__}.draw")
     if n_tasks < least:
         raise InputError(f"{design} needs at least {least} tasks. Got n_tasks={n_tasks} instead.")
     return n_tasks
 
 
-def _count(design: Design, n_tasks: int, value: Any, total: int) -> int:
+def count_of(design: Any, n_tasks: int, value: Any, total: float) -> int:
+    """Check the number of rows that a design is asked for."""
     n = _whole(value, "n", f"{type(design).__name__}.draw")
     if n > total:
         raise InputError(
@@ -322,16 +282,17 @@ def _count(design: Design, n_tasks: int, value: Any, total: int) -> int:
     return n
 
 
-def _generator(design: Design, seed: Any) -> np.random.Generator:
+def generator_of(design: Any, seed: Any) -> np.random.Generator:
+    """Random numbers of a design."""
     return np.random.default_rng(_whole(seed, "seed", f"{type(design).__name__}.draw", least=0))
 
 
 def _listed(design: Design, n_tasks: int, n: int | None, seed: int, total: int) -> NDArray[np.int64]:
     """Positions in a listed family: all in order, or the first and a random choice of the others."""
-    rng = _generator(design, seed)
+    rng = generator_of(design, seed)
     if n is None:
         return np.arange(total)
-    return np.append(0, 1 + rng.permutation(total - 1))[: _count(design, n_tasks, n, total)]
+    return np.append(0, 1 + rng.permutation(total - 1))[: count_of(design, n_tasks, n, total)]
 
 
 def _without(n_tasks: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> Subsets:

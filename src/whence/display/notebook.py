@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from whence.answers.attribution import Attribution
+from whence.answers.pareto import Front
 from whence.answers.prediction import Predictions
 from whence.answers.quality import trials
 from whence.answers.selection import Selection
@@ -134,13 +135,19 @@ def _(found: Selection) -> str:
     header = ["outcome", "predicted", "expected", "90% interval"]
     page: Page = [
         title(f"Use {counted(len(found.tasks), 'task')}"),
-        Text(", ".join(found.tasks), style="green"),
+        Text(found.in_words, style="green"),
         table(header, both_ends(cells, how=".expected, .low and .high")),
         Text(f"{found.objective}: {found.value:.6g}"),
     ]
     if found.best_run == found.best_run:
         page.append(Text(f"best measured run within the constraints: {found.best_run:.6g}"))
     return page_html([*page, remark(f"how: {found.how}")])
+
+
+@html_of.register
+def _(found: Front) -> str:
+    """Return the best trade-offs between targets."""
+    return page_html(pages.front_page(found))
 
 
 @html_of.register

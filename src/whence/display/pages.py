@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.answers.attribution import Attribution
+    from whence.answers.pareto import Front
     from whence.answers.selection import Selection
     from whence.evaluation import Ceiling, Comparison
     from whence.outcomes import Outcomes
@@ -197,15 +198,17 @@ def predictions_page(
     return page
 
 
-def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Page:
-    """Return the chosen subset, what is predicted for it, and what it is compared with."""
+def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes, total: float | None = None) -> Page:
+    """Return the chosen subset, what is predicted for it, and what it is compared with; ``total`` is that in tokens."""
     page: Page = [title(f"Use {len(found.tasks)} of {counted(runs.n_tasks, 'task')}")]
     if runs.is_binary:
         page.append(Text(", ".join(found.tasks), style="green"))
     else:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
         cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
-        page.append(table(["task", "weight"], cells))
+        if total is not None:
+            cells = [[*row, f"{weight * total:,.4g}"] for row, (_, weight) in zip(cells, weights, strict=True)]
+        page.append(table(["task", "weight"] + ["tokens"] * (total is not None), cells))
     rows: list[Row] = []
     columns = (frame[name] for name in ("target", "predicted", "std", "expected", "low", "high"))
     for up, target, mean, std, expected, low, high in zip(runs.maximize, *columns, strict=True):
@@ -221,6 +224,24 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
     if math.isfinite(found.best_run):
         page.append(Text(f"best measured run within the constraints: {number(found.best_run, places)}"))
     return [*page, remark(f"how: {found.how}")]
+
+
+def front_page(found: Front) -> Page:
+    """Return the best trade-offs between targets."""
+    names = [found.target_names.index(name) for name in found.targets]
+    places = [decimals(found.predicted[:, t] - found.predicted[:, t].mean()) for t in names]
+    binary = bool(((found.subsets == 0) | (found.subsets == 1)).all())
+    rows: list[Row] = []
+    for subset, predicted in zip(found.subsets, found.predicted, strict=True):
+        inside = [(task, weight) for task, weight in zip(found.task_names, subset, strict=True) if weight]
+        what = ", ".join(task if binary else f"{task} {weight:.2f}" for task, weight in inside)
+        rows.append([what, *(number(predicted[t], digits) for t, digits in zip(names, places, strict=True))])
+    columns = [f"{name} ({direction(found.maximize[t])})" for name, t in zip(found.targets, names, strict=True)]
+    return [
+        title(f"Best trade-offs between {' and '.join(found.targets)}"),
+        table(["use", *columns], both_ends(rows, how="--json")),
+        remark(f"how: {found.how}; nothing found is better in one without being worse in another"),
+    ]
 
 
 def ceiling_in_words(ceiling: Ceiling) -> str:

@@ -1,6 +1,6 @@
 """Tables that are not runs: subsets to measure or to predict, and scores of tasks, read as runs are.
 
-The cells of a file come from the readers of :mod:`whence.outcomes.files`, so that the same formats are known and the
+The cells of a file come from the readers of :mod:`whence.outcomes.sheets`, so that the same formats are known and the
 same mistakes found.
 """
 
@@ -17,13 +17,14 @@ import numpy as np
 
 from whence.errors import InputError, some_of
 from whence.outcomes.checks import Floats, check_weights
-from whence.outcomes.files import parquet_table, read_outcomes
-from whence.outcomes.text import kind_of, parse, text_rows
+from whence.outcomes.columns import find_names
+from whence.outcomes.files import read_outcomes
+from whence.outcomes.sheets import Sheet, read_sheet
+from whence.outcomes.text import kind_of
+from whence.outcomes.values import as_column
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Rows = list[tuple[int, list[str]]]  # cells as text, with the line of each row
 
 
 def has_roles(path: Path) -> bool:
@@ -34,7 +35,7 @@ def has_roles(path: Path) -> bool:
 def column_names(path: Path) -> list[str]:
     """Names of the columns of a text or Parquet file."""
     with _errors_name(path):
-        return _read(path)[0]
+        return _read(path).names
 
 
 def read_subsets(path: str | os.PathLike[str], tasks: Sequence[str] | None = None) -> pd.DataFrame:
@@ -68,13 +69,12 @@ def read_subsets(path: str | os.PathLike[str], tasks: Sequence[str] | None = Non
         runs = read_outcomes(path)
         return pd.DataFrame(runs.subsets, columns=list(runs.task_names))
     with _errors_name(path):
-        names, rows = _read(path)
+        sheet = _read(path)
         if tasks is None:
-            tasks = [name for at, name in enumerate(names) if any(cells[at].strip() for _, cells in rows)]
-        if missing := [name for name in tasks if name not in names]:
-            raise InputError(f"there is no column for {some_of(missing)}.")
-        subsets = _numbers(names, rows, tasks)
-        check_weights(subsets, tasks, [line for line, _ in rows])
+            columns = zip(sheet.names, sheet.columns, strict=True)
+            tasks = [name for name, cells in columns if not as_column(cells).is_empty]
+        subsets = _numbers(sheet, tasks)
+        check_weights(subsets, tasks, sheet.places)
         return pd.DataFrame(subsets, columns=list(tasks))
 
 
@@ -93,16 +93,16 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
     """
     path = Path(path)
     with _errors_name(path):
-        names, rows = _read(path)
+        sheet = _read(path)
         wanted = ["task", *targets]
-        if missing := [name for name in wanted if name not in names]:
+        if missing := [name for name in wanted if not find_names(name, sheet.names)]:
             raise InputError(f"there is no column {some_of(missing)}. Scores need the columns {some_of(wanted)}.")
-        have = [cells[names.index("task")].strip() for _, cells in rows]
+        have = [str(cell).strip() for cell in sheet.columns[sheet.names.index(find_names("task", sheet.names)[0])]]
         if twice := [task for task, times in Counter(have).items() if times > 1]:
             raise InputError(f"there is more than one row for {some_of(twice)}.")
         if missing := [task for task in tasks if task not in have]:
             raise InputError(f"there is no row for {some_of(missing)}.")
-        scores = _numbers(names, rows, targets)[[have.index(task) for task in tasks]]
+        scores = _numbers(sheet, targets)[[have.index(task) for task in tasks]]
         if not np.isfinite(scores).all():
             raise InputError("every score must be a finite number.")
         return scores
@@ -146,21 +146,21 @@ def _errors_name(path: Path) -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
 
 
-def _read(path: Path) -> tuple[list[str], Rows]:
-    kind = kind_of(path)
-    if not path.exists():
-        raise InputError("there is no such file.")
-    if kind == "npz":
+def _read(path: Path) -> Sheet:
+    if kind_of(path) == "npz":
         raise InputError("an npz file holds runs only. Give a table with named columns, such as a .csv file.")
-    if kind != "parquet":
-        with text_rows(path) as (names, numbered):
-            return names, list(numbered)
-    table, names = parquet_table(path)
-    columns = [["" if cell is None else str(cell) for cell in column.to_pylist()] for column in table.columns]
-    return names, [(line, list(cells)) for line, cells in enumerate(zip(*columns, strict=True), 1)]
+    return read_sheet(path)
 
 
-def _numbers(names: Sequence[str], rows: Rows, wanted: Sequence[str]) -> Floats:
-    places = [names.index(name) for name in wanted]
-    found = [parse([cells[at] for at in places], wanted, line) for line, cells in rows]
-    return np.array(found, dtype=np.float64).reshape(len(rows), len(wanted))
+def _numbers(sheet: Sheet, wanted: Sequence[str]) -> Floats:
+    """Numbers (m, n) of the wanted columns."""
+    found = [find_names(name, sheet.names) for name in wanted]
+    if missing := [name for name, places in zip(wanted, found, strict=True) if len(places) != 1]:
+        raise InputError(f"there is no column for {some_of(missing)}.")
+    columns = [
+        as_column(sheet.columns[sheet.names.index(name)], decimal_comma=sheet.decimal_comma) for (name,) in found
+    ]
+    for name, column in zip(wanted, columns, strict=True):
+        for at, what in column.wrong:
+            raise InputError(f"{sheet.places[at]}, column '{name}': {what}.")
+    return np.column_stack([column.values for column in columns])

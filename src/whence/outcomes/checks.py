@@ -115,23 +115,21 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
     return tuple(map(bool, given))
 
 
-def check_weights(S: Floats, names: Sequence[str], lines: Sequence[int] | None = None) -> None:
-    """Refuse weights that are missing, infinite or negative; ``lines`` are those of the rows in a file."""
-    _refuse(np.isnan(S), "a task column cannot be empty; write 0 or 1, or a weight", S, names, lines)
-    _refuse(np.isinf(S), "a weight must be finite", S, names, lines)
-    _refuse(S < 0, "a weight must be at least 0", S, names, lines)
+def check_weights(S: Floats, names: Sequence[str], rows: Sequence[str] | None = None) -> None:
+    """Refuse weights that are missing, infinite or negative; ``rows`` says where each row is in a file."""
+    _refuse(np.isnan(S), "a task column cannot be empty; write 0 or 1, or a weight", S, names, rows)
+    _refuse(np.isinf(S), "a weight must be finite", S, names, rows)
+    _refuse(S < 0, "a weight must be at least 0", S, names, rows)
 
 
-def check_values(Y: Floats, names: Sequence[str], lines: Sequence[int] | None = None) -> None:
-    """Refuse outcomes that are infinite; ``lines`` are those of the rows in a file."""
+def check_values(Y: Floats, names: Sequence[str]) -> None:
+    """Refuse outcomes that are infinite."""
     rule = "an outcome must be finite; leave it empty (NaN) if it was not measured"
-    _refuse(np.isinf(Y), rule, Y, names, lines)
+    _refuse(np.isinf(Y), rule, Y, names, None)
 
 
-def _refuse(
-    bad: NDArray[np.bool_], rule: str, cells: Floats, names: Sequence[str], lines: Sequence[int] | None
-) -> None:
+def _refuse(bad: NDArray[np.bool_], rule: str, cells: Floats, names: Sequence[str], rows: Sequence[str] | None) -> None:
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        where = f"row {row} (counted from 0)" if lines is None else f"line {lines[row]}"
+        where = f"row {row} (counted from 0)" if rows is None else rows[row]
         raise InputError(f"{where}, column '{names[column]}': {rule}. Got {cells[row, column]} instead.")

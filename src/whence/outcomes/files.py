@@ -1,8 +1,9 @@
-"""Files of runs: csv, parquet and npz, read into `Outcomes` and written from it.
+"""Files of runs: csv, tsv, JSON Lines, Excel, Parquet and npz, read into `Outcomes` and written from it.
 
-Where most users enter the flow: a file with a row per run, which may come from a spreadsheet, from pandas or
-from an earlier `Outcomes.write`. A reader finds the columns, gives each its role, and hands what is left to
-`Outcomes`; what does not fit is an `InputError` that names the file, and the line where the format has lines.
+Where most users enter the flow: a table with a row per run, which may come from a spreadsheet, from pandas, from a
+tracker of experiments or from an earlier `Outcomes.write`. A reader finds the cells (:mod:`.sheets`), gives each column
+its role (:mod:`.columns`), and hands what is left to `Outcomes`; what does not fit is an `InputError` that names the
+file, and the line where the format has lines.
 """
 
 from __future__ import annotations
@@ -11,54 +12,65 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from whence.errors import InputError, some_of
-from whence.outcomes.checks import (
-    Directions,
-    Floats,
-    as_directions,
-    as_names,
-    as_table,
-    listed,
-)
-from whence.outcomes.columns import Wanted, choose
+from whence.outcomes.checks import Directions, as_directions, as_names, as_table, listed
+from whence.outcomes.columns import Wanted, choose, find_names, read_columns
 from whence.outcomes.runs import is_run, read_ledger
+from whence.outcomes.sheets import NO_PYARROW, Sheet, brief, frame_sheet, is_frame, parquet_table, read_sheet, together
 from whence.outcomes.table import Outcomes
-from whence.outcomes.text import kind_of, read_text, write_text
+from whence.outcomes.text import WRITTEN, kind_of, write_text
 from whence.outcomes.writing import whole_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Path_ = str | os.PathLike[str]
+DECLARED = ("run", "npz", "parquet of whence")
 
 
 def read_outcomes(
-    path: str | os.PathLike[str],
+    source: Path_ | Sequence[Path_] | pd.DataFrame,
     outcomes: str | Iterable[str] | None = None,
     *,
     tasks: str | Iterable[str] | None = None,
     ignore: str | Iterable[str] = (),
     maximize: Directions = (),
+    subset_column: str | None = None,
+    missing: str | None = None,
 ) -> Outcomes:
-    r"""Table of runs from a file, with a row per run.
+    r"""Table of runs from a file or a DataFrame, with a row per run.
 
-    A cell of a task column is 0 or 1 (or False, True), or a weight of at least 0. An empty, ``nan`` or ``NA``
-    cell of an outcome column means not measured yet. What does not fit is an `InputError` that says where.
+    A cell of a task column is 0 or 1 (also yes and no, true and false), or a weight of at least 0 (also 39.7%, 1,234.5
+    or 3.2 GB). An empty, ``nan`` or ``NA`` cell of an outcome column means not measured yet. Columns that are called or
+    behave like a seed, an identifier, a date, hours, steps or a setting are set aside, with a warning that names them.
+    What does not fit is an `InputError` that says where, for all of it at once.
 
     Parameters
     ----------
-    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz; or a folder of `whence.measure`
-        An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names. A run folder can be
-        read while it is being measured: rows that failed or are still to come are NaN.
+    source : DataFrame, path, or several paths
+        Files end in .csv, .tsv, .jsonl (or these with .gz), .json, .xlsx, .parquet or .npz; or a folder of
+        `whence.measure`. An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names. A run
+        folder can be read while it is being measured: rows that failed or are still to come are NaN. Several files are
+        read as one table.
     outcomes : str or sequence of str, optional
         Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`; a run).
+        Capitals and the prefix of a tracker do not matter (``loss`` finds ``summary.Loss``); ``*`` is anything.
     tasks : str or sequence of str, optional
-        Columns that hold tasks; every other column where not given.
+        Columns that hold tasks, such as ``"config.mix.*"``; every other column that can be one where not given.
     ignore : str or sequence of str
         Columns that are neither.
     maximize : bool, sequence of target names, or sequence of bool
         For which targets higher is better; empty means as the file says, or none.
+    subset_column : str, optional
+        The column that lists the tasks of each run, as "web,code", "web;code", or a JSON list.
+    missing : {"drop", "zero"}, optional
+        What an empty cell of a task column means: leave the run out, or a weight of 0. Refused where not given.
 
     Returns
     -------
@@ -73,28 +85,100 @@ def read_outcomes(
     ...     read_outcomes(file, ["acc"], ignore=["run"], maximize=["acc"])
     Outcomes: 2 runs × 2 tasks → acc (higher is better); 2 distinct subsets
     """
-    path = Path(path)
-    up: Any = maximize if isinstance(maximize, bool | str) else list(maximize)
     wanted = Wanted(
         outcomes=None if outcomes is None else listed(outcomes),
         tasks=None if tasks is None else listed(tasks),
         ignore=listed(ignore),
+        subset_column=subset_column,
+        missing=missing,
     )
+    up: Any = maximize if isinstance(maximize, bool) else [maximize] if isinstance(maximize, str) else list(maximize)
+    if is_frame(source):
+        return _built(read_columns(frame_sheet(source), wanted), up, "DataFrame")
+    given: Any = source
+    paths = [Path(given)] if isinstance(given, str | os.PathLike) else [Path(each) for each in given]
+    if not paths:
+        raise InputError("There is no file to read. Give at least one.")
+    kinds = [_within(path, lambda path=path: _kind(path)) for path in paths]
+    if any(kind in DECLARED for kind in kinds):
+        parts = [_read_one(path, kind, wanted, up) for path, kind in zip(paths, kinds, strict=True)]
+        return _stacked(parts, paths)
+    sheets = {str(path): _within(path, lambda path=path: read_sheet(path)) for path in paths}
+    place = some_of(sheets, 3)
+    found: Outcomes = _within(place, lambda: _from_sheets(sheets, wanted, up))
+    return found
+
+
+def _within(place: object, read: Any) -> Any:
+    """What a reader finds; its errors begin with the file that they are about."""
     try:
-        kind = "run" if path.is_dir() else kind_of(path)
-        read = {"run": _read_run, "npz": _read_npz, "parquet": _read_parquet}.get(kind, read_text)
-        if not path.exists():
-            raise InputError("there is no such file.")
-        found = read(path, wanted)
-        if found["provenance"] is None:
-            found["provenance"] = {"source": str(path)}
-        if up != []:
-            found["maximize"] = up
-        return Outcomes(**found)
+        return read()
     except InputError as error:
-        raise error.at(path) from error
+        raise error.at(place) from error
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
+        raise InputError(f"{place}: cannot be read ({error.strerror or error}).") from error
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return "run"
+    kind = kind_of(path)
+    if not path.exists():
+        raise InputError("there is no such file.")
+    if kind == "parquet" and (parquet_table(path).schema.metadata or {}).get(b"whence"):
+        return "parquet of whence"
+    return kind
+
+
+def _from_sheets(sheets: Mapping[str, Sheet], wanted: Wanted, up: Any) -> Outcomes:
+    found = read_columns(together(sheets), wanted)
+    return _built(found, up, ", ".join(sheets))
+
+
+def _read_one(path: Path, kind: str, wanted: Wanted, up: Any) -> Outcomes:
+    def read() -> Outcomes:
+        if kind not in DECLARED:
+            return _from_sheets({str(path): read_sheet(path)}, wanted, up)
+        reader = {"run": _read_run, "npz": _read_npz}.get(kind, _read_parquet)
+        return _built(reader(path, wanted), up, str(path))
+
+    found: Outcomes = _within(path, read)
+    return found
+
+
+def _built(found: dict[str, Any], up: Any, source: str) -> Outcomes:
+    """Table of what a reader found; directions may be named as columns are."""
+    if found["provenance"] is None:
+        found["provenance"] = {"source": source}
+    if up != []:
+        found["maximize"] = up
+        if not isinstance(up, bool) and all(isinstance(name, str) for name in up):
+            found["maximize"] = [name for asked in up for name in find_names(asked, found["target_names"]) or [asked]]
+    return Outcomes(**found)
+
+
+def _stacked(parts: Sequence[Outcomes], paths: Sequence[Path]) -> Outcomes:
+    """Runs of several tables as one; they must have the same tasks and targets."""
+    first = parts[0]
+    for part, path in zip(parts, paths, strict=True):
+        for kind, one, other in (
+            ("task", first.task_names, part.task_names),
+            ("outcome", first.target_names, part.target_names),
+        ):
+            if odd := sorted(set(one) ^ set(other)):
+                raise InputError(f"{path}: the files must have the same {kind}s. Not in both: {some_of(odd)}.")
+    if len(parts) == 1:
+        return first
+    frames = [part.to_frame() for part in parts]
+    rows = np.vstack([frame[list(frames[0].columns)] for frame in frames])
+    return Outcomes(
+        rows[:, : first.n_tasks],
+        rows[:, first.n_tasks :],
+        first.task_names,
+        first.target_names,
+        first.maximize,
+        {"source": ", ".join(map(str, paths))},
+    )
 
 
 def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
@@ -115,7 +199,9 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
     """
     path = Path(path)
-    kind = kind_of(path)
+    kind = next((kind for kind in WRITTEN if path.name.lower().endswith(f".{kind}")), None)
+    if kind is None:
+        raise InputError(f"A file of runs to write must end in .{', .'.join(WRITTEN)}. Got '{path.name}' instead.")
     with whole_file(path) as file:
         if kind == "npz":
             _write_npz(runs, file)
@@ -152,7 +238,7 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
         provenance = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else None
     except Exception as error:  # a damaged archive makes numpy raise almost anything
         hint = " Save plain numbers and text: whence never unpickles." if "allow_pickle" in str(error) else ""
-        raise InputError(f"this npz file cannot be read ({_brief(error)}).{hint}") from error
+        raise InputError(f"this npz file cannot be read ({brief(error)}).{hint}") from error
     if not {"subsets", "values"} <= set(arrays):
         raise InputError(f"an npz file must hold 'subsets' and 'values' (or S and Y). It holds: {some_of(held)}.")
     S, Y, *_ = as_table(arrays["subsets"], arrays["values"])
@@ -191,10 +277,6 @@ def _check_sum(archive: Any) -> None:
         raise ValueError("its checksum does not match its contents")
 
 
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-
-
 # ---- run folders -----------------------------------------------------------------------------------------
 
 
@@ -213,53 +295,22 @@ def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
 # ---- parquet ---------------------------------------------------------------------------------------------
 
 
-def _pyarrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError('Parquet files need pyarrow: pip install "whence[parquet]".') from error
-    return pyarrow
-
-
-def parquet_table(path: Path) -> tuple[Any, list[str]]:
-    """Table of a Parquet file, and the names of its columns."""
-    pa = _pyarrow()
-    try:
-        with pa.parquet.ParquetFile(path) as file:
-            table = file.read(use_threads=False)
-        return table, [name.strip() for name in table.column_names]
-    except Exception as error:  # a damaged file makes pyarrow raise almost anything
-        raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
-
-
 def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
-    table, names = parquet_table(path)
+    """Arguments of `Outcomes` from a Parquet file of ours."""
+    table = parquet_table(path)
     try:
-        note = json.loads((table.schema.metadata or {}).get(b"whence", b"{}"))
-        if note:
-            _check_parquet(table, note)
-        targets = [str(name) for name in note.get("target_names", ())]
-        up = dict(zip(targets, map(bool, note.get("maximize", ())), strict=True))
-        provenance = dict(note["provenance"]) if note else None
-        if note and names != [*note["task_names"], *targets]:
+        note = json.loads(table.schema.metadata[b"whence"])
+        _check_parquet(table, note)
+        targets = [str(name) for name in note["target_names"]]
+        up = dict(zip(targets, map(bool, note["maximize"]), strict=True))
+        names, provenance = [*note["task_names"], *targets], dict(note["provenance"])
+        if names != [name.strip() for name in table.column_names]:
             raise ValueError("its columns are not those that whence wrote")
+        cells = np.column_stack([column.to_numpy() for column in table.columns])
     except Exception as error:  # somebody else has changed what whence wrote
-        raise InputError(f"this Parquet file cannot be read ({_brief(error)}).") from error
+        raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
     chosen = choose(names, wanted, targets)
-    columns = [_floats(_pyarrow(), table.column(place), names[place]) for place in chosen.places]
-    return chosen.arguments(np.column_stack(columns), up, provenance)
-
-
-def _floats(pa: Any, column: Any, name: str) -> Floats:
-    is_a = pa.types
-    tests = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_decimal, is_a.is_null)
-    if not any(test(column.type) for test in tests):
-        raise InputError(
-            f"column '{name}' holds {column.type} and not numbers. "
-            "If it is neither a task nor an outcome, leave it out with {ignore}.",
-            ignore=[name],
-        )
-    return np.asarray(column.cast("double", safe=False).to_numpy(), dtype=np.float64)
+    return chosen.arguments(cells[:, chosen.places].astype(np.float64), up, provenance)
 
 
 def _check_parquet(table: Any, note: dict[str, Any]) -> None:
@@ -271,7 +322,11 @@ def _check_parquet(table: Any, note: dict[str, Any]) -> None:
 
 
 def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
-    pa = _pyarrow()
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError as error:
+        raise InputError(NO_PYARROW) from error
     fields = ("task_names", "target_names", "maximize", "provenance")
     note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)

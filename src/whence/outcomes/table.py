@@ -29,6 +29,7 @@ from whence.outcomes.checks import (
     listed,
     places,
 )
+from whence.outcomes.simplex import is_mixture, near_totals, on_simplex
 from whence.shown import Shown
 
 if TYPE_CHECKING:
@@ -132,6 +133,24 @@ class Outcomes(Shown):
     def is_binary(self) -> bool:
         """Whether every weight is 0 or 1."""
         return bool(((self.subsets == 0) | (self.subsets == 1)).all())
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether rows are weights of one total: shares or percent up to rounding, or amounts."""
+        return is_mixture(self.subsets)
+
+    def on_simplex(self) -> Outcomes:
+        """Table with shares that sum to 1 in every run, if it has mixtures in shares or percent; else the table itself.
+
+        Examples
+        --------
+        >>> Outcomes([[25, 75.0], [50, 49.9]], [1.0, 2.0]).on_simplex().subsets.round(3).tolist()
+        [[0.25, 0.75], [0.501, 0.499]]
+        """
+        if not self.is_mixture or not near_totals(self.subsets.sum(axis=1)).all():
+            return self
+        S = on_simplex(self.subsets)
+        return self if S is self.subsets else replace(self, subsets=S)
 
     def __len__(self) -> int:
         return self.n_runs

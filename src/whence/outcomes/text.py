@@ -7,29 +7,25 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from operator import itemgetter
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from whence.errors import InputError
-from whence.outcomes.checks import Floats, check_values, check_weights
-from whence.outcomes.columns import Wanted, choose
 from whence.outcomes.table import Outcomes
 
-_WORDS = {"true": 1.0, "false": 0.0} | dict.fromkeys(("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none"), np.nan)
+KINDS = ("csv", "tsv", "jsonl", "json", "xlsx", "parquet", "npz")
+ZIPPED = ("csv", "tsv", "jsonl")  # which may also end in .gz
+WRITTEN = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
 
 
 def kind_of(path: Path) -> str:
     """Format of a file, by its ending."""
-    kinds = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
-    for kind in kinds:
+    for kind in (*KINDS, *(f"{kind}.gz" for kind in ZIPPED), "ndjson", "xlsm"):
         if path.name.lower().endswith(f".{kind}"):
-            return kind
-    raise InputError(f"A file of runs must end in .{', .'.join(kinds)}. Got '{path.name}' instead.")
+            return {"ndjson": "jsonl", "xlsm": "xlsx"}.get(kind, kind)
+    raise InputError(f"A file of runs must end in .{', .'.join(KINDS)}. Got '{path.name}' instead.")
 
 
 # The csv module and float() rather than pandas: lines are numbered right, numbers are exact, short rows are
@@ -44,46 +40,32 @@ def _delimiter(kind: str) -> str:
     return "\t" if kind.startswith("tsv") else ","
 
 
-@contextmanager
-def text_rows(path: Path) -> Iterator[tuple[list[str], Iterator[tuple[int, list[str]]]]]:
-    """Names of the columns, and the cells of the rows below them, each row with the line it starts on."""
-    line, kind = 1, kind_of(path)
-    opener: Any = gzip.open if kind.endswith(".gz") else open
+def text_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
+    """Names of the columns, the cells of each row with the line it starts on, and the sign between cells.
 
-    def checked() -> Iterator[tuple[int, list[str]]]:
-        nonlocal line
-        for line, cells in numbered:
-            if len(cells) != len(header):
-                raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
-            yield line, cells
-
+    Cells are separated as the ending says, unless the header has no such sign but another usual one.
+    """
+    line, rows = 1, []
+    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         # The byte-order mark that spreadsheets write is not a part of the first name.
         with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            numbered = _numbered(csv.reader(file, delimiter=_delimiter(kind), strict=True))
+            first = next((text for text in file if text.strip()), "")
+            usual = _delimiter(kind_of(path))
+            bare = re.sub(r'"[^"]*"', "", first)
+            delimiter = next((sign for sign in (usual, ";", "\t", ",") if sign in bare), usual)
+            file.seek(0)
+            numbered = _numbered(csv.reader(file, delimiter=delimiter, strict=True))
             header = next((cells for _, cells in numbered if any(map(str.strip, cells))), [])
             if not header:
                 raise InputError("the file is empty; its first line must name the columns.")
-            yield [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], checked()
+            for line, cells in numbered:
+                if len(cells) != len(header):
+                    raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
+                rows.append((line, cells))
     except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
-
-
-def read_text(path: Path, wanted: Wanted) -> dict[str, Any]:
-    """Arguments of `Outcomes` from a text file."""
-    rows: list[Floats] = []
-    lines: list[int] = []
-    with text_rows(path) as (names, numbered):
-        chosen = choose(names, wanted)
-        pick = itemgetter(*chosen.places)
-        for line, cells in numbered:
-            rows.append(parse(pick(cells), chosen.names, line))
-            lines.append(line)
-    table = np.array(rows, dtype=np.float64).reshape(len(rows), len(chosen.names))
-    found = chosen.arguments(table, {}, None)
-    check_weights(found["subsets"], found["task_names"], lines)
-    check_values(found["values"], found["target_names"], lines)
-    return found
+    return [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], rows, delimiter
 
 
 def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
@@ -93,30 +75,6 @@ def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
         if len(cells) > 1 or "".join(cells).strip():
             yield line, cells
         line = reader.line_num + 1
-
-
-def parse(cells: Sequence[str], names: Sequence[str], line: int) -> Floats:
-    """Numbers in cells of a row, or an error that says where there is none."""
-    try:
-        if "_" not in "".join(cells):  # float() would take 1_000
-            return np.fromiter(map(float, cells), dtype=np.float64, count=len(cells))
-    except ValueError:
-        pass
-    return np.array([_number(cell, name, line) for cell, name in zip(cells, names, strict=True)])
-
-
-def _number(cell: str, name: str, line: int) -> float:
-    word = cell.strip().lower()
-    if word in _WORDS:
-        return _WORDS[word]
-    if "_" not in word:
-        with suppress(ValueError):
-            return float(word)
-    raise InputError(
-        f"line {line}, column '{name}': '{cell[:40]}' is not a number. "
-        "If the column is neither a task nor an outcome, leave it out with {ignore}.",
-        ignore=[name],
-    )
 
 
 def _name(cell: str) -> str:

@@ -6,10 +6,11 @@ training runs only. Beside true runs, ``fit`` takes estimates of many more subse
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import SizeOnly
-from whence.outcomes import Outcomes
+from whence.outcomes import Outcomes, read_outcomes
 from whence.outcomes.sizes import refuse_extreme, refuse_too_large
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
@@ -41,6 +42,9 @@ from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFused
 from whence.surrogates.rungs import Rung, learn_rungs
 from whence.surrogates.trust import FEWEST_TO_FUSE
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 CANDIDATES: Mapping[str, Any] = {
     "additive": AdditiveSurrogate("ridge"),
     "kernel": CombinedSurrogate("raw"),
@@ -53,20 +57,22 @@ FEWEST_RUNS = 3
 
 
 def fit(
-    outcomes: Outcomes,
+    runs: Outcomes | pd.DataFrame | str | os.PathLike[str],
     *,
     estimates: Any = None,
     features: Any = None,
     surrogate: Any = None,
     n_folds: int | Literal["auto"] | None = "auto",
     seed: int = 0,
+    **reading: Any,
 ) -> Model:
     """Return a :class:`Model` of the outcomes: surrogates averaged by how well each predicts held-out runs.
 
     Parameters
     ----------
-    outcomes : Outcomes
-        Runs; rows with a missing outcome are used for the targets they have.
+    runs : Outcomes, DataFrame or path
+        Rows with a missing outcome are used for the targets they have. Weights of mixtures, in shares or in percent,
+        are taken as shares that sum to 1.
     estimates : Outcomes, Model, outcome function, or mapping of names to these, optional
         Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
         truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
@@ -82,6 +88,9 @@ def fit(
         10 folds, more in 5. None fits the given surrogate without it.
     seed : int
         Of the folds.
+    **reading
+        How to read a DataFrame or a file: ``outcomes``, ``tasks``, ``ignore``, ``maximize`` and the others of
+        `whence.read_outcomes`.
 
     Examples
     --------
@@ -104,6 +113,7 @@ def fit(
         raise InputError(f"must be at least 2, 'auto' or None. Got {n_folds!r} instead.", parameter="n_folds", of="fit")
     if surrogate is not None and estimates is not None:
         raise InputError("With estimates, the surrogate is the fused one: give 'estimates' or 'surrogate', not both.")
+    outcomes = _table(runs, reading).on_simplex()
     measured = ~np.isnan(outcomes.values)
     refuse_extreme(outcomes.values, outcomes.target_names)
     n_subsets = len(np.unique(outcomes.subsets, axis=0))
@@ -126,6 +136,15 @@ def fit(
         fusion = fusion_candidates(rungs, targets) if rungs else {}
         parts.append(_fit_part(table, targets, candidates, fusion, n_folds, seed))
     return Model(outcomes, tuple(parts), rungs)
+
+
+def _table(runs: Any, reading: Mapping[str, Any]) -> Outcomes:
+    """The table itself, or that of a DataFrame or a file, read as was asked for."""
+    if not isinstance(runs, Outcomes):
+        return read_outcomes(runs, **reading)
+    if reading:
+        raise InputError(f"A table of runs is read already: leave {some_of(reading)} out.")
+    return runs
 
 
 def _candidates(surrogate: Any) -> dict[str, Any]:

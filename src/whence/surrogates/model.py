@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,9 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from whence.errors import InputError, some_of
+from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import noise_ceiling
 from whence.outcomes import Outcomes
+from whence.outcomes.checks import check_weights
+from whence.outcomes.simplex import near_totals, on_simplex
 from whence.shown import Shown
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.crossvalidation import Trial, mean_of_defined, predict_with_std
@@ -178,7 +182,11 @@ class Model(Shown):
         return covariance, noise
 
     def rows(self, subsets: Any) -> Array:
-        """Return subsets as an array (n, K), whether given as numbers, a DataFrame, weights by name or task names."""
+        """Return subsets as an array (n, K), whether given as numbers, a DataFrame, weights by name or task names.
+
+        Weights of a mixture are scaled to the total of the runs, which is 1 for shares and percent; a warning says so
+        where they had another total.
+        """
         if isinstance(subsets, str | Mapping):
             subsets = [subsets]
         if hasattr(subsets, "columns"):
@@ -190,14 +198,42 @@ class Model(Shown):
             rows = np.atleast_2d(np.asarray(subsets, np.float64))
         else:
             given: list[Any] = list(subsets)
-            single = bool(given) and np.isscalar(given[0])
-            rows = np.array([self.outcomes.subset(one) for one in ([given] if single else given)])
-            rows = rows.reshape(-1, self.outcomes.n_tasks)
+            given = [given] if given and np.isscalar(given[0]) else given
+            self._refuse_names(given)
+            rows = np.array([self.outcomes.subset(one) for one in given]).reshape(-1, self.outcomes.n_tasks)
         if rows.shape[1] != self.outcomes.n_tasks:
             raise InputError(
                 f"Subsets must have one column per task ({self.outcomes.n_tasks}). Got {rows.shape[1]} instead."
             )
-        return rows
+        check_weights(rows, self.task_names)
+        return self._on_simplex(rows) if self.outcomes.is_mixture else rows
+
+    def _refuse_names(self, given: list[Any]) -> None:
+        """Raise where weights are needed and names alone are given."""
+        for one in given if not self.outcomes.is_binary and self.outcomes.n_runs else ():
+            names = [one] if isinstance(one, str) else [] if isinstance(one, Mapping) else list(one)
+            if names and all(isinstance(name, str) for name in names):
+                raise InputError(f"This table has mixture weights: give them, as in {{{names[0]!r}: 0.7, …}}.")
+
+    def _on_simplex(self, rows: Array) -> Array:
+        totals = rows.sum(1)
+        if not totals.all():
+            raise InputError("The weights of a mixture must not all be 0.")
+        usual = float(np.median(self.outcomes.subsets.sum(1)))
+        if (odd := ~near_totals(totals, of=(usual, 100.0 * usual))).any():
+            which = f"row {np.flatnonzero(odd)[0]}" if len(rows) > 1 else "the mixture"
+            warnings.warn(
+                f"The weights of {which} sum to {totals[odd][0]:.4g}, and are scaled to sum to {usual:.4g}.",
+                DataWarning,
+                stacklevel=4,
+            )
+        return rows if np.allclose(totals, usual, rtol=1e-12, atol=0) else usual * on_simplex(rows)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to a file, without pickle; `whence.load` reads it."""
+        from whence.surrogates.saving import save
+
+        save(self, path)
 
     def held_out(self) -> tuple[Array, Array]:
         """Return what cross-validation predicted for every run without it, and the std of a new run, both (m, T).

@@ -227,7 +227,7 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
             order = [table.task_names.index(task) for task in truth.task_names]
             table = replace(
                 table.targets(truth.target_names), subsets=table.subsets[:, order], task_names=truth.task_names
-            )
+            ).on_simplex()
             if table.n_runs > CHOICE_RUNS:
                 # Too many to hold each of them out once: those of the true runs stay out altogether.
                 run = {row.tobytes() for row in truth.subsets + 0.0}

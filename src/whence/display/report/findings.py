@@ -168,8 +168,6 @@ def _places(scores: Floats, std: Floats) -> int:
 
 def _pairs(model: Model, seed: int) -> dict[str, Any]:
     runs = model.outcomes
-    if not runs.is_binary:
-        return {"reason": "Interactions are about tasks that are in or out; this table has mixture weights."}
     if runs.n_tasks < 2:
         return {"reason": "With a single task there are no pairs."}
     work = runs.n_tasks**2 * sum(_squared_runs(part.surrogate) for part in model.parts)

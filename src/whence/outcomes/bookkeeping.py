@@ -1,0 +1,160 @@
+"""Columns that are not tasks: seeds, identifiers, dates, hours, steps, settings, other measurements.
+
+Decided by what a column is called and how it behaves: one that is 0/1 among columns that are, or a part of a mixture,
+is a task whatever its name (but a seed is a seed, of 0 and 1 too). Nothing is left out without a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from whence.outcomes.checks import Floats
+from whence.outcomes.simplex import is_mixture, near_totals
+from whence.outcomes.values import Column
+
+_SEED, _INDEX = "a seed", "a row index"  # which may be 0 and 1
+_KINDS = {
+    _SEED: r"((random|rng|train|training|data|global|torch|numpy|np|run|model|init|eval|split|shuffle)_)?seeds?"
+    r"(_(id|no|nr|number))?|random_state|rng|replicate|repeat|rep|fold",
+    _INDEX: r"unnamed(_\d+)?|index_level_\d+|index|level_\d+",
+    "an identifier": r"([a-z0-9]+_)*(id|ids|uuid|guid|idx|hash|sha|commit|key|name)|"
+    r"(run|trial|exp|experiment|job|row|sample|model|version)(_?(no|nr|num|number))?|no|nr|number",
+    "a date or time": r"([a-z]+_)?(date|datetime|time|timestamp|day)|(created|started|finished|updated|ended)(_at|_on)?"
+    r"|heartbeat_at|year|month",
+    "a duration": r"([a-z]+_)*(hours?|hrs?|minutes?|mins?|seconds?|secs?|duration|runtime|elapsed|walltime|wall_clock)"
+    r"(_(h|s|ms|min|hours|seconds|sec))?",
+    "a count of steps": r"([a-z]+_)?(steps?|epochs?|iters?|iterations?)",
+    "a setting": r"([a-z]+_)?lr|learning_rate|(global_|micro_)?batch_?size|bs|weight_decay|wd|warmup(_\w+)?"
+    r"|dropout|momentum|([a-z]+_)?gpus?|world_size|([a-z]+_)?(params|parameters|tokens|flops|cost|price)",
+}
+_ANY = re.compile("|".join(_KINDS.values()))
+_PREFIX = re.compile(r"(config|params?|hparams|cfg|summary|metrics|tags|data)[./]")
+_MEASURED = re.compile(r"(summary|metrics?|eval|results?)[./]")
+LOWER = {"err", "error", "loss", "perplexity", "ppl", "regret", "nll", "bpb", "mse", "mae", "rmse", "latency"}
+HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores", "bleu"}
+HIGHER |= {"precision", "recall", "rouge", "success", "winrate", "em", "map", "ndcg", "r2"}
+
+
+def words_of(name: str) -> list[str]:
+    """Words of a name, in lower case.
+
+    >>> words_of("evalLoss (mean)")
+    ['eval', 'loss', 'mean']
+    """
+    return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether the name of an outcome suggests that higher is better."""
+    words = set(words_of(name))
+    return bool(words & HIGHER) and not words & LOWER
+
+
+def kind_of_name(name: str) -> str:
+    """What a column is by its name, if not a task; "" where the name does not say.
+
+    >>> kind_of_name("Run ID"), kind_of_name("config.lr"), kind_of_name("date_understanding")
+    ('an identifier', 'a setting', '')
+    """
+    plain = "_".join(words_of(_PREFIX.sub("", name)))
+    if not _ANY.fullmatch(plain):
+        return ""
+    return next(kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, plain))
+
+
+def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
+    """What the columns that are not tasks are, by name.
+
+    Examples
+    --------
+    >>> column = lambda *values: Column(np.array(values, dtype=float), [], "")
+    >>> set_aside({"a": column(0, 1, 1), "b": column(1, 0, 1), "seed": column(0, 1, 0), "lr": column(3, 1, 2)})
+    {'seed': 'a seed', 'lr': 'a setting'}
+    """
+    found = {name: kind for name, column in columns.items() if (kind := _not_numbers(name, column))}
+    units = [name for name, column in columns.items() if name not in found and column.unit not in ("", "%")]
+    if len(units) == 1:  # amounts of data come in several columns, "7B" in one says which model it was
+        found[units[0]] = "text"
+    values = {name: column.values for name, column in columns.items() if name not in found}
+    named = {name: kind for name in values if (kind := kind_of_name(name) or _behaviour(values[name]))}
+    binary = {name for name in values if _is_binary(values[name])}
+    others = [name for name in values if name not in binary]
+    if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
+        odd = {name: named.get(name) or _unlike_weights(values[name]) for name in others}
+        always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX)}
+        return _ordered(columns, found | {name: kind for name, kind in odd.items() if kind} | always)
+    if part := _mixture(values, named):
+        rest = {name: named.get(name, "not a part of the mixture") for name in values if name not in part}
+        return _ordered(columns, found | rest)
+    return _ordered(columns, found | named)
+
+
+def _ordered(columns: Mapping[str, Column], found: Mapping[str, str]) -> dict[str, str]:
+    return {name: found[name] for name in columns if name in found}
+
+
+def _not_numbers(name: str, column: Column) -> str:
+    if column.is_empty and len(column.values) >= 3:
+        return "empty"
+    if column.is_text:
+        return kind_of_name(name) or "text"
+    return "another measurement" if _MEASURED.match(name) else ""
+
+
+def _is_binary(values: Floats) -> bool:
+    return bool((np.isnan(values) | (values == 0) | (values == 1)).all())
+
+
+def _behaviour(values: Floats) -> str:
+    """What a column of numbers does that no task would, "" where it may be one."""
+    if len(values) < 3 or np.isnan(values).any() or _is_binary(values):
+        return ""
+    if (np.diff(values) == 1).all():
+        return "counts the rows"
+    return "the same in every run" if np.ptp(values) == 0 else ""
+
+
+def _unlike_weights(values: Floats) -> str:
+    """Why a column that is not 0/1 is no task among those that are; parts and small multiples may be."""
+    known = values[~np.isnan(values)]
+    whole = (known == known.round()).all()
+    if (known >= 0).all() and known.max() <= (10 if whole else 1):
+        return ""
+    return "" if (known < 0).any() else "not 0/1, as the others are"
+
+
+def _mixture(values: Mapping[str, Floats], named: Mapping[str, str]) -> list[str]:
+    """The columns whose weights sum to 1 or to 100 in every run, or all to the same; empty where none do."""
+    best: tuple[float, int, list[str]] | None = None
+    for names in _candidates(values, named):
+        S = np.nan_to_num(np.column_stack([values[name] for name in names]))
+        if not is_mixture(S) or (S < 0).any() or len(np.unique(S, axis=0)) < 2:
+            continue
+        totals = S.sum(axis=1)
+        exact = near_totals(totals).all()
+        off = round(float(min(abs(np.median(totals) - 1), abs(np.median(totals) / 100 - 1))), 4) if exact else 1.0
+        if best is None or (off, -len(names)) < best[:2]:
+            best = off, -len(names), names
+    return best[2] if best else []
+
+
+def _candidates(values: Mapping[str, Floats], named: Mapping[str, str]) -> Iterator[list[str]]:
+    """Sets of columns that may be a mixture: without odd ones, with them, groups of one prefix, all but one."""
+    every = list(values)
+    plain = [name for name in every if name not in named]
+    unseeded = [name for name in every if named.get(name, "the same in every run") == "the same in every run"]
+    groups: dict[str, list[str]] = {}
+    for name in every:
+        groups.setdefault(name.rpartition(".")[0], []).append(name)
+    small = [
+        [name for name in names if np.nanmax(values[name], initial=0) <= total * 1.03]
+        for names in (plain, unseeded)
+        for total in (1, 100)
+    ]
+    tried: list[Sequence[str]] = [plain, unseeded, *groups.values(), *small, every]
+    for names in (plain, *small) if len(every) <= 100 else ():
+        tried += [[name for name in names if name != other] for other in names]
+    return (list(names) for names in tried if len(names) >= 2)

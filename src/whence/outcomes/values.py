@@ -1,0 +1,136 @@
+"""Cells as people write them, as numbers: 39.7%, 1,234.5, yes and no, 3.2 GB, and marks such as x."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from whence.outcomes.checks import Floats
+
+MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "--", "–", "—", "?", "missing")
+_WORDS = dict.fromkeys(("true", "yes", "on"), 1.0) | dict.fromkeys(("false", "no", "off"), 0.0)
+_WORDS |= dict.fromkeys(MISSING, math.nan)
+_MARKS = {"x", "✓", "✔", "•", "*"}  # in a column that holds nothing else, but for empty cells
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
+_WITH_UNIT = re.compile(r"([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([a-zµ%€$][a-z/ %]*)")
+_SCALES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
+_SCALES |= {f"{letter}{end}": _SCALES[letter] for letter in "kmgt" for end in ("b", "ib")} | {"bytes": 1.0}
+_SCALES |= {f"{scale} tokens": factor for scale, factor in list(_SCALES.items())} | {"tokens": 1.0}
+
+
+class Column(NamedTuple):
+    """Numbers of a column, NaN where a cell is empty; and what is wrong with it."""
+
+    values: Floats  # (m,)
+    wrong: list[tuple[int, str]]  # places of cells that are not numbers, and what each of them is
+    unit: str  # that all numbers have, "" for none
+
+    @property
+    def is_text(self) -> bool:
+        """Whether there are cells, and none of them is a number."""
+        return bool(self.wrong) and bool(np.isnan(self.values).all())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no cell at all."""
+        return not self.wrong and bool(np.isnan(self.values).all())
+
+
+def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
+    """Numbers of cells: texts, or what a format with types has.
+
+    Examples
+    --------
+    >>> as_column(["39.7%", "0.4", ""]).values.round(3).tolist()
+    [0.397, 0.4, nan]
+    >>> as_column(["3.2 GB", "450 MB"]).values.tolist()
+    [3200000000.0, 450000000.0]
+    >>> as_column(["1", "x"]).wrong
+    [(1, "'x' is not a number")]
+    """
+    if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
+        return Column(cells.astype(np.float64), [], "")
+    try:
+        if all(isinstance(cell, str) for cell in cells) and "_" not in "".join(cells):  # float() would take 1_000
+            return Column(np.fromiter(map(float, cells), dtype=np.float64, count=len(cells)), [], "")
+    except ValueError:
+        pass
+    texts = [_text(cell) for cell in cells]
+    filled = {text for text in texts if text not in MISSING}
+    if filled and filled <= _MARKS and not all(texts):
+        return Column(np.array([float(text in _MARKS) for text in texts]), [], "")
+    if filled == {"y", "n"}:
+        texts = [{"y": "yes", "n": "no"}.get(text, text) for text in texts]
+    found = [_number(text, decimal_comma) for text in texts]
+    values = np.array([number for number, _ in found])
+    wrong = [(at, f"'{str(cells[at])[:40]}' is not a number") for at, (_, unit) in enumerate(found) if unit is None]
+    units = {unit or "" for (number, unit) in found if number == number and (unit or number != 0)}
+    wrong += _scale(values, [unit or "" for _, unit in found], units)
+    unit = units.pop() if len(units) == 1 else "" if units <= {"", "%"} else "several"
+    return Column(values, sorted(wrong), unit)
+
+
+def literal(text: str) -> Any:
+    """The list or record that a text writes, as JSON or as Python; None where it is neither.
+
+    >>> literal("['a', 'b']"), literal("[a")
+    (['a', 'b'], None)
+    """
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    return None
+
+
+def _scale(values: Floats, units: Sequence[str], distinct: set[str]) -> Iterator[tuple[int, str]]:
+    """Bring numbers to one unit, in place; yield the places of those that cannot be."""
+    scales = np.array([0.01 if unit == "%" else _SCALES.get(unit, 1.0) for unit in units])
+    if distinct <= {"", "%"}:
+        bare = [at for at, unit in enumerate(units) if "%" in distinct and unit == "" and abs(values[at]) > 1]
+        yield from ((at, f"{values[at]:g} has no % and other cells of the column do") for at in bare)
+    elif len(distinct) > 1 and not distinct <= set(_SCALES):
+        at = next(place for place, unit in enumerate(units) if unit != units[0])
+        named = ", ".join(sorted(unit or "no unit" for unit in distinct))
+        yield at, f"cells are in different units ({named}); write them in one"
+    values *= scales
+
+
+def _text(cell: Any) -> str:
+    if cell is None:
+        return ""
+    if isinstance(cell, float | int | np.number) and not isinstance(cell, bool):
+        return repr(float(cell))
+    return str(cell).strip().lower()
+
+
+def _number(text: str, decimal_comma: bool) -> tuple[float, str | None]:
+    """Number of a cell and its unit; the unit is None where it is not a number."""
+    if text in _WORDS:
+        return _WORDS[text], ""
+    if (number := _plain(text, decimal_comma)) is not None:
+        return number, ""
+    if found := _WITH_UNIT.fullmatch(text):
+        number = _plain(found[1], decimal_comma)
+        if number is not None:
+            return number, found[2].strip()
+    return math.nan, None
+
+
+def _plain(text: str, decimal_comma: bool) -> float | None:
+    if decimal_comma and _DECIMAL_COMMA.fullmatch(text):
+        text = text.replace(",", ".")
+    elif _THOUSANDS.fullmatch(text):
+        text = text.replace(",", "")
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
