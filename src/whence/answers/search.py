@@ -18,6 +18,7 @@ from whence.surrogates.model import Model
 
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
+START_RUNS = 2000  # runs among which the best start a search
 # Of all swaps of one task for another, so many are tried at a time: those whose two halves promise most.
 SWAPS = 300
 
@@ -178,8 +179,10 @@ def _starts(
     model: Model, goodness: Callable[[Array], Array], constraints: Constraints, rng: np.random.Generator
 ) -> list[Array]:
     """The best allowed subsets of runs, and random allowed subsets filled up task by task."""
-    runs = np.unique(model.subsets, axis=0)
-    runs = runs[constraints.allow(runs)]
+    runs = model.subsets[constraints.allow(model.subsets)]
+    if len(runs) > START_RUNS:
+        runs = runs[rng.choice(len(runs), START_RUNS, replace=False)]
+    runs = np.unique(runs, axis=0)
     starts = list(runs[np.argsort(-goodness(runs))[: STARTS // 2]]) if len(runs) else []
     free = constraints.free
     while len(starts) < STARTS:

@@ -26,6 +26,8 @@ from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.range import outside, warn_outside
 
+MOST_RISK = 1e6
+
 
 @dataclass(frozen=True)
 class Selection(Shown):
@@ -157,8 +159,9 @@ def select(
 
 def _objective(model: Model, target: str | None, risk: float) -> tuple[Callable[[Array], Array], str]:
     """A function from subsets to what is to be maximised, and its name in words."""
-    if not risk >= 0:
-        raise InputError(f"must be zero or more. Got {risk} instead.", parameter="risk", of="select")
+    if not 0 <= risk <= MOST_RISK:
+        more = "zero or more" if not risk > 0 else f"at most {MOST_RISK:g}, where the prediction hardly counts"
+        raise InputError(f"must be {more}. Got {risk} instead.", parameter="risk", of="select")
     columns, sign = objective_columns(model, target)
     name = target if target is not None else model.target_names[0]
     words = f"predicted {name}" if len(columns) == 1 else f"mean prediction over {len(columns)} targets"
