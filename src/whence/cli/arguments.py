@@ -91,11 +91,11 @@ Include = Annotated[Names, _name("--include", help="Require this task. Repeatabl
 Exclude = Annotated[Names, _name("--exclude", help="Forbid this task. Repeatable.")]
 Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
 Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
-Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.")]
+Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.", max=1e6)]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
 Extrapolate = Annotated[bool, typer.Option("--extrapolate", help="Search outside the range of the runs too.")]
 Goal = Annotated[str | None, _name("--target", help="Outcome to optimise (default: their mean).")]
-Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to suggest.", min=1)]
+Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to suggest.", min=1, max=5000)]
 Aim = Annotated[SuggestBy, typer.Option("--by", help="Learn most (variance), or beat the best run (improvement).")]
 
 # The answer.
