@@ -289,10 +289,12 @@ class Sum(Kernel):
         terms = [(v, part.pairs(Y, lattice, mixture)) for v, part in self._terms() if not part.adds_up]
 
         def effects(some: slice, others: slice) -> Array:
-            total = none_of_pairs(Y)(some, others)
-            for variance, effect in terms:
-                total += variance * effect(some, others)
-            return total
+            total = None
+            for variance, of in terms:  # in place: these arrays are the largest there are
+                effect = of(some, others)
+                effect *= variance
+                total = effect if total is None else np.add(total, effect, out=total)
+            return none_of_pairs(Y)(some, others) if total is None else total
 
         return effects
 
