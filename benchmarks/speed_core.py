@@ -455,7 +455,7 @@ def answers(quick: bool) -> str:
 
 def inducing(quick: bool) -> str:
     """What inducing points cost in accuracy where the exact posterior can still be had, and what they make possible."""
-    K, cases = 50, [(2500, True)] if quick else [(8000, True), (100_000, False)]
+    K, cases = 50, [(2500, True)] if quick else [(6000, True), (100_000, False)]
     fresh, truth = outcomes(3000, K, 1, seed=1)
     held_out = whence.Outcomes(subsets=fresh, values=truth)
     header = ["runs", "outcomes", "posterior", "seconds of the processor", "peak memory"]
