@@ -29,7 +29,7 @@ def model_of(n_runs=30, n_tasks=5, n_targets=1, surrogate=GIVEN):
 def test_more_runs_than_a_matrix_holds_are_fitted_through_points(monkeypatch):
     monkeypatch.setattr(inducing, "EXACT_RUNS", 50)
     monkeypatch.setattr(inducing, "n_points", lambda n: 40)
-    monkeypatch.setattr(sizes, "free_memory", lambda: 0.0)  # no matrix of all runs is ever made, nor asked for
+    monkeypatch.setattr(sizes, "free_memory", lambda: 2e5)  # less than a matrix of all runs
     S = subsets(120, 8)
     runs = whence.Outcomes(S, outcomes_of(S))
     model = whence.fit(runs)
@@ -40,12 +40,19 @@ def test_more_runs_than_a_matrix_holds_are_fitted_through_points(monkeypatch):
             whence.fit(runs, surrogate=surrogate)
 
 
+def test_a_table_that_memory_cannot_hold_several_times_is_refused(monkeypatch):
+    S = subsets(20, 5)
+    monkeypatch.setattr(sizes, "free_memory", lambda: 64.0 * 6 * 10)
+    with pytest.raises(InputError, match=r"A fit of 20 runs takes about 7.68 kB of memory.* at most 10 would do"):
+        whence.fit(whence.Outcomes(S, outcomes_of(S)))
+
+
 def test_estimates_of_more_runs_than_memory_holds_are_refused(monkeypatch):
     S = subsets(20, 5)
     runs = whence.Outcomes(S, outcomes_of(S))
-    monkeypatch.setattr(sizes, "free_memory", lambda: 24.0 * 10**2)
+    monkeypatch.setattr(sizes, "free_memory", lambda: 24.0 * 18**2)
     monkeypatch.setattr(fit_module, "learn_rungs", lambda *_, **__: pytest.fail("work before the refusal"))
-    with pytest.raises(InputError, match=r"A fit with estimates of 20 distinct subsets .* at most 10 would do"):
+    with pytest.raises(InputError, match=r"A fit with estimates of 20 distinct subsets .* at most 18 would do"):
         whence.fit(runs, estimates=runs)
 
 

@@ -48,6 +48,7 @@ CANDIDATES: Mapping[str, Any] = {
 # are worth, and a few held-out runs are a worse judge of that.
 PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
 FEWEST_RUNS = 3
+COPIES = 8  # of the table that are held at the same time
 LARGE = "Without it, large tables are fitted through inducing points."
 
 
@@ -102,6 +103,8 @@ def fit(
     measured = ~np.isnan(outcomes.values)
     refuse_extreme(outcomes.values, outcomes.target_names)
     candidates = _candidates(surrogate)
+    width = outcomes.n_tasks + outcomes.n_targets
+    refuse_too_large("A fit", outcomes.n_runs, "runs", lambda n: 8.0 * COPIES * width * n)
     if estimates is not None or any(isinstance(one, KernelSurrogate) for one in candidates.values()):
         n_subsets = len(distinct_rows(outcomes.subsets)[0])
         which = "with estimates" if surrogate is None else "by a KernelSurrogate"
