@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import typer
 from torch import nn
 from typer.testing import CliRunner
 
@@ -44,6 +45,7 @@ from whence.icl.prompts import read_examples
 
 COLUMNS = ("tried", "wrong values", "rows lost", "rows run twice", "tracebacks", "hangs")
 TASKS = [f"t{k}" for k in range(8)]
+COMMANDS = typer.main.get_command(app).commands
 PATIENCE = 120.0  # seconds after which something hangs
 
 
@@ -107,12 +109,12 @@ def on_ray(path):
 
 
 def retraining(path):
-    function = whence.Retrain(problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8))
-    whence.measure(function, "bernoulli:0.5", 160, path=path / "run")
+    function = whence.Retrain(problem(), whence.Recipe(steps=80, lr=0.01, batch_size=8))
+    whence.measure(function, "bernoulli:0.5", 80, path=path / "run")
 
 
 def vectors(path):
-    function = whence.TaskVectors(problem(), whence.Recipe(steps=150, lr=0.01, batch_size=8), path=path / "vectors")
+    function = whence.TaskVectors(problem(), whence.Recipe(steps=80, lr=0.01, batch_size=8), path=path / "vectors")
     whence.measure(function, "bernoulli:0.5", 60, path=path / "run")
 
 
@@ -330,33 +332,63 @@ def fuzzed_files(wanted):
     return score
 
 
-VERBS = ("fit", "evaluate", "attribute", "interactions", "predict", "select", "suggest", "report", "measure")
-VERBS += ("estimate", "icl")
-WORDS = r"""a loss a,b =cmd nan inf -1 0 1e309 99999999 none -o runs.csv run / {} " a=0.5 loo fixed:2 --json""".split()  # noqa: SIM905
-WORDS += ["", "a\nb", "\x1b[31m", "\u202e", "x" * 3000]
-OPTIONS = "--outcome --task --ignore --maximize --rule --size --subset --include --exclude -n --seed".split()  # noqa: SIM905
-OPTIONS += "--risk --target --top --budget --cost --design -o --tasks --by --json".split()  # noqa: SIM905
+WORDS = r"""a b loss acc a,b =cmd nan inf -1 0 1 2 0.5 1e309 99999999 none -o runs.csv mixed.csv holes.csv run / {} "
+exp.py:train a=0.5 a=nan loo shapley fixed:2 bernoulli:0.5 inline variance improvement --json""".split()  # noqa: SIM905
+WORDS += ["", "a\nb", "\x1b[31m", "\u202e", "x" * 3000, "9" * 5000]
+PLACES = ["runs.csv", "mixed.csv", "holes.csv", "run", "runs.csv", "exp.py:train", *WORDS]
+
+
+class Hang(BaseException):
+    """Raised by an alarm, which no handler of errors swallows."""
+
+
+def out_of_patience(*_):
+    raise Hang
+
+
+def fuzz_tables():
+    """The tables, run folder and function that options are tried on."""
+    S = whence.Exhaustive().draw(3)
+    both = np.stack([S.sum(1), S @ [1.0, -1, 2]], axis=1)
+    whence.Outcomes(S, S.sum(1), list("abc"), ["loss"]).write("runs.csv")
+    whence.Outcomes(S[1:] / S[1:].sum(1, keepdims=True), both[1:], list("abc"), ["loss", "acc"], ["acc"]).write(
+        "mixed.csv"
+    )
+    both[[0, 3], 1] = np.nan
+    whence.Outcomes(S, both, list("abc"), ["loss", "acc"]).write("holes.csv")
+    Path("exp.py").write_text("TASKS = ['a', 'b']\ndef train(subset, seed):\n    return float(subset[0])\n")
+    if not Path("run").exists():
+        whence.measure(train, "bernoulli:0.5", 20, tasks=TASKS, path="run", engine="inline")
 
 
 def fuzzed_verbs(wanted, seconds):
-    """Every verb with random options on a small table: exit status 0, 1 or 2, and never a traceback."""
+    """Every verb with random options on small tables: exit status 0, 1 or 2, and never a traceback."""
     score, rng, here = Score(), random.Random(3), os.getcwd()
     until = time.monotonic() + seconds
+    verbs = {
+        name: [max(p.opts, key=len) for p in verb.params if p.opts[0][0] == "-"] for name, verb in COMMANDS.items()
+    }
+    signal.signal(signal.SIGALRM, out_of_patience)
     with tempfile.TemporaryDirectory(dir=room()) as name:
         os.chdir(name)
-        S = whence.Exhaustive().draw(3)
         try:
             while score["tried"] < wanted and time.monotonic() < until:
-                whence.Outcomes(S, S.sum(1), list("abc"), ["loss"]).write("runs.csv")
-                arguments = [rng.choice(VERBS), rng.choice(["runs.csv", *WORDS])]
-                arguments += [
-                    text for _ in range(rng.randint(0, 4)) for text in (rng.choice(OPTIONS), rng.choice(WORDS))
-                ]
-                began = time.monotonic()
-                with contextlib.redirect_stderr(io.StringIO()):
-                    result = CliRunner().invoke(app, arguments)
-                score["tried"] += 1
-                score["hangs"] += time.monotonic() - began > PATIENCE
+                fuzz_tables()
+                verb = rng.choice(sorted(verbs))
+                arguments = [verb, rng.choice(PLACES), *rng.choice([[], ["--outcome", "loss"], ["--outcome", "loss"]])]
+                for _ in range(rng.randint(0, 4)):
+                    arguments += [rng.choice(verbs[verb]), rng.choice(WORDS)]
+                signal.alarm(int(PATIENCE))
+                try:
+                    with contextlib.redirect_stderr(io.StringIO()):
+                        result = CliRunner().invoke(app, arguments)
+                except Hang:
+                    score["hangs"] += 1
+                    print("hang:", arguments, file=sys.stderr)
+                    continue
+                finally:
+                    signal.alarm(0)
+                    score["tried"] += 1
                 if result.exception is not None and not isinstance(result.exception, SystemExit):
                     score["tracebacks"] += 1
                     print("traceback:", arguments, repr(result.exception)[:200], file=sys.stderr)
@@ -479,7 +511,7 @@ def main():
     attacks |= {
         "one bit flipped in any file": lambda: damage("flip", 4000 // part),
         "any file cut at every place": lambda: damage("cut", 100_000 // part),
-        "nonsense in files": lambda: fuzzed_files(9000 // part),
+        "nonsense in files": lambda: fuzzed_files(12_000 // part),
         "nonsense in options of all verbs": lambda: fuzzed_verbs(1000 // part, given.seconds),
         "full disk": lambda: full_disks(50 // part),
         "wall clock that jumps": lambda: clock_jumps(50 // part),

@@ -34,7 +34,7 @@ def test_rbf_effects_stay_exact_when_neighbours_do_not_see_each_other(rate, q):
     part, kernel = RBF(np.full(4, rate)), oracles.rbf([rate] * 4)
     against = oracles.gram(kernel, points, points)
     main = part.main(points, lattice, Mixture.over(nodes, weights))
-    pair = part.pair(points, lattice, Mixture.over(nodes, weights), slice(None))
+    pair = part.pairs(points, lattice, Mixture.over(nodes, weights))(slice(None), slice(None))
     np.testing.assert_allclose(
         part.mean(points, lattice, Mixture.over([q], [1.0])), oracles.bernoulli_weights(4, q) @ against, atol=1e-12
     )

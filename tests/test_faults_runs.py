@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -95,6 +96,38 @@ def test_changed_data_closures_arguments_and_attributes_are_refused(tmp_path):
         with pytest.raises(InputError, match=f"something else: .*{named}"):
             whence.measure(other, ALL, path=tmp_path / "run", engine="inline")
     assert whence.measure(maker(np.arange(3.0), 1.0), ALL, path=tmp_path / "run", engine="inline").n_runs == 7
+
+
+@pytest.mark.parametrize("way", ["from helper import g", "import helper\ng = lambda s: helper.g(s)"])
+def test_data_that_an_imported_file_holds_is_refused_where_it_changes(project, way):
+    """A function of a helper refers to what the helper has read: neither file changes."""
+    Path("helper.py").write_text(
+        "from pathlib import Path\nW = float(Path('d.txt').read_text())\ndef g(s):\n    return W * float(s[0])\n"
+    )
+    Path("exp.py").write_text(f"{way}\ndef train(subset, seed):\n    return g(subset)\n")
+    for text, n in (("1.0", 3), ("1.0", 5), ("2.0", 7)):
+        Path("d.txt").write_text(text)
+        for name in ("exp", "helper"):
+            sys.modules.pop(name, None)
+        if text == "1.0":
+            assert measured(n).n_runs == n
+    with pytest.raises(InputError, match=r"something else: module value helper.W \(was 1.0, is 2.0\)"):
+        measured(7)
+
+
+def test_what_is_written_into_a_workers_pipe_costs_its_own_row(tmp_path):
+    def train(subset, seed):
+        if subset.sum() == 2:
+            for handle in range(3, 40):
+                with contextlib.suppress(OSError):
+                    os.write(handle, b"\0\0\0\x05nonsense")
+        return float(subset @ [1.0, 2.0, 4.0])
+
+    with pytest.warns(UserWarning, match="failed"):
+        runs = whence.measure(train, ALL, tasks=TASKS, path=tmp_path / "run", jobs=2)
+    known = runs.subsets.sum(1) != 2
+    assert np.isnan(runs.values[~known]).all()
+    np.testing.assert_array_equal(runs.values[known, 0], runs.subsets[known] @ [1.0, 2.0, 4.0])
 
 
 def test_changed_models_targets_and_examples_are_refused(tmp_path):

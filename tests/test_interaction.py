@@ -8,6 +8,7 @@ import pytest
 import oracles
 import whence
 import whence.answers.interactions as interaction_module
+import whence.surrogates.posterior as posterior_module
 from conformance import ANY, PAIR_RULES, outcomes_of, subsets, table
 from whence.answers.attribution import Attribution
 from whence.answers.interactions import interactions
@@ -188,18 +189,30 @@ def test_unknown_rules_are_named():
         interactions(fitted("rbf", table(20, 3)), "inclusion")
 
 
-def test_too_many_tasks_are_refused():
-    model = AdditiveSurrogate.from_coefficients(np.ones(2001))
-    with pytest.raises(InputError, match=r"Interactions of 2001 tasks would be 4e\+06 numbers; at most 2000 tasks"):
+def test_pairs_that_memory_cannot_hold_are_refused_before_the_work():
+    model = AdditiveSurrogate.from_coefficients(np.ones(300_000))
+    with pytest.raises(InputError, match=r"interactions of 300,000 tasks takes about 8.64 TB of memory, .* would do"):
         interactions(model)
 
 
-def test_as_many_tasks_as_allowed_are_not_refused(monkeypatch):
-    monkeypatch.setattr(interaction_module, "MOST_TASKS", 4)
+def test_pairs_that_would_take_hours_are_refused_with_the_number_that_would_not(monkeypatch):
     S = subsets(20, 5)
-    interactions(KernelSurrogate().fit(S[:, :4], outcomes_of(S)))
-    with pytest.raises(InputError, match="at most 4 tasks"):
+    work = 20**2 / 2 * 4.5**2  # of four tasks and a half
+    monkeypatch.setattr(interaction_module, "PAIRS_PER_SECOND", work / interaction_module.LONGEST)
+    few = oracles.all_subsets(4)
+    assert interactions(KernelSurrogate().fit(few, outcomes_of(few))).scores.shape[:2] == (4, 4)
+    with pytest.raises(InputError, match=r"interactions of 5 tasks would take about .* hours. At most 4 tasks"):
         interactions(KernelSurrogate().fit(S, outcomes_of(S)))
+
+
+@pytest.mark.parametrize("block", [1, 3000, 1 << 24])
+def test_pairs_are_the_same_however_many_are_worked_on_at_a_time(block, monkeypatch):
+    whole = fitted("rbf", table(20, 5))
+    monkeypatch.setattr(posterior_module, "PAIR_BYTES", block)
+    truth = oracles.interaction(oracles.table_of(whole.predict, 5), "shapley")
+    found = interactions(whole)
+    np.testing.assert_allclose(found.scores, truth, atol=1e-9)
+    np.testing.assert_allclose(found.std, found.std.swapaxes(0, 1))
 
 
 @every_rule

@@ -32,6 +32,7 @@ def lattice_of(kind, n_tasks, rng):
     return Lattice(low, low + rng.choice([-1, 1], n_tasks) * rng.uniform(0.3, 2, n_tasks))
 
 
+EVERY = slice(None)
 LATTICES = ["zero_one", "standardised", "any"]
 
 
@@ -136,7 +137,7 @@ def test_effects_are_sums_over_all_subsets(name, lattice_kind, n_tasks, mixture)
     against, among = oracles.gram(kernel, points, Y), oracles.gram(kernel, points, points)
     mixed = Mixture.over(nodes, weights)
     main, main_prior = part.main(Y, lattice, mixed), part.main_prior(lattice, mixed)
-    pair, pair_prior = part.pair(Y, lattice, mixed, slice(None)), part.pair_prior(lattice, mixed)
+    pair, pair_prior = part.pairs(Y, lattice, mixed)(EVERY, EVERY), part.pair_prior(lattice, mixed)
     assert main.shape == (len(Y), n_tasks)
     assert main_prior.shape == (n_tasks,)
     assert pair.shape == (len(Y), n_tasks, n_tasks)
@@ -188,7 +189,7 @@ def test_subsets_of_one_size_of_many_tasks_are_averaged_to_many_digits(n_tasks, 
 def test_pairs_have_no_average_over_subsets_of_one_size():
     part, _, lattice, _, Y = setting("rbf", "zero_one", 4)
     with pytest.raises(InputError, match="Pairs of tasks cannot be averaged over subsets of one size"):
-        part.pair(Y, lattice, Mixture.of_size(4, 2), slice(None))
+        part.pairs(Y, lattice, Mixture.of_size(4, 2))
 
 
 @pytest.mark.parametrize("base", [Kernel, ProductKernel])
@@ -220,10 +221,29 @@ def test_a_new_product_kernel_is_tuned_predicts_and_is_attributed(kernel):
 def test_pair_rows_are_a_slice_of_all_pairs(name):
     part, _, lattice, _, Y = setting(name, "standardised", 4)
     nodes, weights = MIXTURES["gauss"]
-    everything = part.pair(Y, lattice, Mixture.over(nodes, weights), slice(None))
+    everything = part.pairs(Y, lattice, Mixture.over(nodes, weights))(EVERY, EVERY)
     for rows in (slice(0, 1), slice(1, 3), slice(3, 4)):
-        some = part.pair(Y, lattice, Mixture.over(nodes, weights), rows)
-        np.testing.assert_allclose(some, everything[:, rows], atol=1e-14, rtol=1e-12)
+        for columns in (EVERY, slice(2, None)):
+            some = part.pairs(Y, lattice, Mixture.over(nodes, weights))(rows, columns)
+            np.testing.assert_allclose(some, everything[:, rows, columns], atol=1e-14, rtol=1e-12)
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.1, 2.0, 20.0, 1e9])
+def test_fewer_nodes_give_the_same_means_of_products(slope):
+    """Of factors as steep as they may be, against the integral in closed form."""
+    nodes, weights = leggauss(64)
+    mixture = Mixture.over((nodes + 1) / 2, weights / 2)
+    fewer = mixture.fewer(slope)
+    assert len(fewer.present) <= len(mixture.present)
+    assert slope > 2 or len(fewer.present) <= 8
+    if slope == 0.0:
+        np.testing.assert_allclose(fewer.inside.sum(), 1.0)
+    for n_tasks in (1, 20, 100) if 0 < slope < 1e9 else ():
+        steepness = slope / n_tasks  # of (1 + steepness · q)ᴷ, a product of K factors that are steepest at 0
+        truth = np.expm1((n_tasks + 1) * np.log1p(steepness)) / (steepness * (n_tasks + 1))
+        np.testing.assert_allclose(fewer.inside @ (1 + steepness * fewer.present) ** n_tasks, truth, rtol=1e-13)
+    lopsided = Mixture.over([0.1, 0.2, 0.9], [2.0, -0.5, 0.5])
+    assert lopsided.fewer(slope) is lopsided, "weights below zero have no Gauss rule"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -249,7 +269,7 @@ def test_rbf_effects_stay_exact_when_neighbours_hardly_see_each_other(rate, mixt
     part, kernel = RBF(np.full(4, rate)), oracles.rbf([rate] * 4)
     against = oracles.gram(kernel, points, points)
     main = part.main(points, lattice, Mixture.over(nodes, weights))
-    pair = part.pair(points, lattice, Mixture.over(nodes, weights), slice(None))
+    pair = part.pairs(points, lattice, Mixture.over(nodes, weights))(EVERY, EVERY)
     for k in range(4):
         effect = oracles.effect_weights(4, [k], nodes, weights)
         np.testing.assert_allclose(main[:, k], effect @ against, atol=1e-12)
@@ -318,7 +338,7 @@ def test_kernel_is_the_weighted_sum_of_its_parts():
     mixed = Mixture.over(nodes, weights)
     np.testing.assert_allclose(kernel.main(points, lattice, mixed)[:, 2], one @ expected, **close)
     np.testing.assert_allclose(kernel.main_prior(lattice, mixed)[2], one @ expected @ one, **close)
-    pairs = kernel.pair(points, lattice, mixed, slice(2, 3))
+    pairs = kernel.pairs(points, lattice, mixed)(slice(2, 3), EVERY)
     np.testing.assert_allclose(pairs[:, 0, 3], two @ expected, **close)
     np.testing.assert_allclose(
         kernel.pair_prior(lattice, Mixture.over(nodes, weights))[2, 3], two @ expected @ two, **close

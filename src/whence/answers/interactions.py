@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from whence.answers.attribution import Attribution, refuse_mixtures, warn_of_extrapolation
 from whence.answers.effects import as_model, effects, pair_contrast_effects
 from whence.answers.rules import Contrasts, Rule, find_rule
 from whence.errors import InputError
+from whence.outcomes.sizes import LONGEST, refuse_too_large, refuse_too_long
+from whence.surrogates.model import Model
 
-MOST_TASKS = 2000
+COPIES = 12  # arrays of all pairs that are held at the same time
+PAIRS_PER_SECOND = 1.5e10  # times the squared runs of a process
 
 
 def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -> Attribution:
@@ -39,11 +44,7 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
     """
     model = as_model(model)
     rule = find_rule(rule, model.outcomes.subsets, pairs=True)
-    n_tasks = model.outcomes.n_tasks
-    if n_tasks > MOST_TASKS:
-        raise InputError(
-            f"Interactions of {n_tasks} tasks would be {n_tasks**2:.0e} numbers; at most {MOST_TASKS} tasks."
-        )
+    _refuse_too_many(model)
     if rule.asks_pairs is not None:
         return Attribution.of(model, rule, pair_contrast_effects(model, rule.asks_pairs(model.subsets)))
     refuse_mixtures(model, f"{rule.name} interactions")
@@ -53,3 +54,26 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
         raise InputError(f"The rule {rule.name!r} compares given subsets, and is for single tasks only.")
     # The index of a pair is the integral over q of its second difference, a polynomial of degree K − 2.
     return Attribution.of(model, rule, effects(model, 2, asked, seed=seed))
+
+
+def pair_work(model: Model) -> float:
+    """Return the multiplications that one pair of tasks costs: the squared runs of all processes of the model."""
+    return sum(_squared_runs(part.surrogate) for part in model.parts)
+
+
+def _squared_runs(surrogate: Any) -> float:
+    own = sum(float(len(group.posterior.X)) ** 2 for group in getattr(surrogate, "groups_", ()))
+    within = list(getattr(surrogate, "members_", {}).values())
+    within += [part.surrogate for rung in getattr(surrogate, "rungs", ()) for part in rung.model.parts]
+    return own + sum(_squared_runs(each) for each in within)
+
+
+def _refuse_too_many(model: Model) -> None:
+    """Raise where all pairs would not fit in memory, or would take an hour."""
+    n_tasks, n_targets = model.outcomes.n_tasks, model.outcomes.n_targets
+    remedy = "Ask for fewer targets, or group tasks."
+    refuse_too_large("The interactions", n_tasks, "tasks", lambda n: 8.0 * COPIES * n * n * n_targets, remedy=remedy)
+    each = pair_work(model) / 2 / PAIRS_PER_SECOND
+    fewer = int(np.sqrt(LONGEST / each)) if each else n_tasks
+    words = f"At most {fewer:,} tasks would do. {remedy}"
+    refuse_too_long(f"The interactions of {n_tasks:,} tasks", each * n_tasks**2, words)

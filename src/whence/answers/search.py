@@ -8,6 +8,7 @@ from math import comb
 
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.special import gammaln, logsumexp
 
 from whence.answers.constraints import Constraints, Indices
 from whence.errors import InputError
@@ -17,6 +18,7 @@ from whence.surrogates.model import Model
 
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
+START_RUNS = 2000  # runs among which the best start a search
 # Of all swaps of one task for another, so many are tried at a time: those whose two halves promise most.
 SWAPS = 300
 
@@ -49,8 +51,8 @@ def search(
     free = constraints.free
     fixed = int(constraints.include.sum())
     counts = range(max(0, constraints.smallest - fixed), min(len(free), constraints.largest - fixed) + 1)
-    total = sum(comb(len(free), n) for n in counts)
-    if total <= EXHAUSTIVE_SUBSETS:
+    digits = _log10_of_subsets(len(free), np.array(counts))
+    if digits < 18 and (total := sum(comb(len(free), n) for n in counts)) <= EXHAUSTIVE_SUBSETS:
         return _best_of_all(goodness, constraints, free, counts), f"best of all {total:,} allowed subsets"
     surrogates = [part.surrogate for part in model.parts]
     if not risk and all(isinstance(surrogate, AdditiveSurrogate) for surrogate in surrogates):
@@ -58,8 +60,15 @@ def search(
     chosen, starts = _greedy_swaps(model, goodness, constraints, seed)
     return (
         chosen,
-        f"greedy with swaps, best of {starts} starts ({total:.1e} allowed subsets are too many to try)",
+        f"greedy with swaps, best of {starts} starts ({10 ** (digits % 1):.1f}e+{int(digits):02d} allowed subsets are "
+        "too many to try)",
     )
+
+
+def _log10_of_subsets(n_free: int, counts: Indices) -> float:
+    """Logarithm of how many subsets there are with so many of the free tasks: a thousand tasks have 10³⁰⁰."""
+    logs = gammaln(n_free + 1) - gammaln(counts + 1) - gammaln(n_free - counts + 1)
+    return float(logsumexp(logs) / np.log(10))
 
 
 def _best_of_all(
@@ -170,8 +179,10 @@ def _starts(
     model: Model, goodness: Callable[[Array], Array], constraints: Constraints, rng: np.random.Generator
 ) -> list[Array]:
     """The best allowed subsets of runs, and random allowed subsets filled up task by task."""
-    runs = np.unique(model.subsets, axis=0)
-    runs = runs[constraints.allow(runs)]
+    runs = model.subsets[constraints.allow(model.subsets)]
+    if len(runs) > START_RUNS:
+        runs = runs[rng.choice(len(runs), START_RUNS, replace=False)]
+    runs = np.unique(runs, axis=0)
     starts = list(runs[np.argsort(-goodness(runs))[: STARTS // 2]]) if len(runs) else []
     free = constraints.free
     while len(starts) < STARTS:

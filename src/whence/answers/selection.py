@@ -27,6 +27,8 @@ from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.range import Range, outside, warn_outside
 
+MOST_RISK = 1e6
+
 
 @dataclass(frozen=True)
 class Selection(Shown):
@@ -150,8 +152,9 @@ def select(
     ('a', 'b')
     """
     model = as_model(model)
-    if not risk >= 0:
-        raise InputError(f"must be zero or more. Got {risk} instead.", parameter="risk", of="select")
+    if not 0 <= risk <= MOST_RISK:
+        more = "zero or more" if not risk > 0 else f"at most {MOST_RISK:g}, where the prediction hardly counts"
+        raise InputError(f"must be {more}. Got {risk} instead.", parameter="risk", of="select")
     if by not in ("prediction", "attribution"):
         raise InputError(f"The 'by' parameter of select must be 'prediction' or 'attribution'. Got {by!r} instead.")
     objective = objective_of(model, target, weights, worst)

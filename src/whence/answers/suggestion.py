@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CANDIDATES = 2000
 ENUMERATED_TASKS = 12
+MOST = 5000  # suggestions at once: minutes of work, and gigabytes for the covariance of the candidates
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,10 @@ def suggest(
     """
     if n < 1:
         raise InputError(f"The 'n' parameter of suggest must be at least 1. Got {n} instead.")
+    if n > MOST:
+        raise InputError(
+            f"must be at most {MOST:,}. Got {n:,} instead: measure some, and ask again.", parameter="n", of="suggest"
+        )
     if by not in ("variance", "improvement"):
         raise InputError(f"The 'by' parameter of suggest must be 'variance' or 'improvement'. Got {by!r} instead.")
     pool = _candidates(model, n, np.random.default_rng(seed))
@@ -89,6 +94,7 @@ def suggest(
             f"Only {len(pool)} subsets like the measured ones are left to measure. Ask for at most {len(pool)}."
         )
     covariance, noise = model.covariance(pool)
+    planned = _Planned(covariance, noise, n)
     chosen: list[int] = []
     if by == "improvement":
         columns, sign = objective_columns(model, target)
@@ -102,20 +108,44 @@ def suggest(
             measured = sign * model.predict_quietly(model.subsets)[:, columns].mean(1)
         best = np.nanmax(measured)
     for _ in range(n):
-        variance = np.maximum(np.diag(covariance), 1e-300)
         if by == "variance":
-            worth = (covariance**2).sum(0) / (variance + noise)
+            worth = planned.squares / (planned.variance + noise)
         else:
-            spread = unit * np.sqrt(variance)
+            spread = unit * np.sqrt(planned.variance)
             z = (goodness - best) / spread
             worth = spread * (z * ndtr(z) + np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi))
         worth[chosen] = -np.inf
         pick = int(worth.argmax())
         chosen.append(pick)
-        column = covariance[:, pick].copy()
-        covariance -= np.outer(column, column) / (variance[pick] + noise)
+        planned.add(pick)
     predicted, std = model.predict_quietly(pool[chosen], return_std=True)
     return Suggestions(pool[chosen], predicted, std, model.task_names, model.target_names, by)
+
+
+class _Planned:
+    """Posterior variances of a pool of subsets, as if some of them had been measured.
+
+    Each of these takes c cᵀ / (variance + noise) from the covariance C, c being its column then. The columns are kept
+    instead of the matrix, so that one more costs a product with a vector.
+    """
+
+    def __init__(self, covariance: Array, noise: float, n: int) -> None:
+        self._before, self._noise = covariance, noise
+        self._taken = np.empty((len(covariance), n))
+        self._count = 0
+        self.variance = np.maximum(np.diag(covariance), 1e-300)  # (p,)
+        self.squares = np.einsum("ij,ij->j", covariance, covariance)  # (p,) of the columns of the covariance
+
+    def add(self, pick: int) -> None:
+        """Take the subset ``pick`` as measured."""
+        taken = self._taken[:, : self._count]
+        column = self._before[:, pick] - taken @ taken[pick]
+        column /= np.sqrt(self.variance[pick] + self._noise)
+        through = self._before @ column - taken @ (taken.T @ column)
+        self.squares += column * (column * (column @ column) - 2 * through)
+        self.variance = np.maximum(self.variance - column**2, 1e-300)
+        self._taken[:, self._count] = column
+        self._count += 1
 
 
 def _candidates(model: Model, n: int, rng: np.random.Generator) -> Array:

@@ -136,7 +136,7 @@ Include = Annotated[Names, _name("--include", help="Require this task. Repeatabl
 Exclude = Annotated[Names, _name("--exclude", help="Forbid this task. Repeatable.")]
 Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
 Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
-Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.")]
+Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.", max=1e6)]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
 Bounds = Annotated[
     Names, typer.Option(metavar="SOURCE=LEAST:MOST", help="Weights of a source of a mixture. Repeatable.")
@@ -150,7 +150,7 @@ Worst = Annotated[bool, typer.Option("--worst", help="Optimise the outcome that 
 Pareto = Annotated[bool, typer.Option("--pareto", help="Show the best trade-offs between outcomes.")]
 Extrapolate = Annotated[bool, typer.Option("--extrapolate", help="Search outside the range of the runs too.")]
 Goal = Annotated[str | None, _name("--target", help="Outcome to optimise, or mean (the default).")]
-Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to suggest.", min=1)]
+Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to suggest.", min=1, max=5000)]
 Aim = Annotated[SuggestBy, typer.Option("--by", help="Learn most (variance), or beat the best run (improvement).")]
 
 # The answer.

@@ -36,9 +36,9 @@ def report(
     size = output.stat().st_size
     answers = {target["name"]: _sentences(target["answer"]) for target in found["targets"]}
     page: Page = [*model_page(model), Text("")]
-    page += [Text(sentence) for sentence in answers[runs.target_names[0]]]
-    if runs.n_targets > 1:
-        page.append(remark(f"and {counted(runs.n_targets - 1, 'more target')} in the page."))
+    page += [Text(sentence) for sentence in next(iter(answers.values()))]
+    if len(answers) > 1:
+        page.append(remark(f"and {counted(len(answers) - 1, 'more target')} in the page."))
     page += [Text(""), Text(f"Written to {output} ({size / 1000:.0f} kB): open it in a browser.")]
     return Answer({"report": str(output), "bytes": size, "answers": answers}, page)
 

@@ -160,21 +160,31 @@ def _code(code: CodeType) -> tuple[Any, ...]:
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def _data(function: Any, seen: set[int]) -> Iterator[tuple[str, str]]:
-    """Values that a function refers to, and those that functions of its module refer to that it refers to."""
+def _data(function: Any, seen: set[int], home: str = "") -> Iterator[tuple[str, str]]:
+    """Values that a function refers to, and those that functions of its project refer to that it refers to."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
+    home = home or function.__module__
     closure = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     filled = {name: cell.cell_contents for name, cell in closure.items() if _is_filled(cell)}
     defaults = dict(enumerate(function.__defaults__ or ())) | (function.__kwdefaults__ or {})
     yield from _values("closure", filled)
     yield from _values(f"default of {function.__name__}", defaults)
-    named = {name: function.__globals__[name] for name in _names(function.__code__) if name in function.__globals__}
+    names, place = _names(function.__code__), "" if function.__module__ == home else f"{function.__module__}."
+    named = {f"{place}{name}": function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [value for value in named.values() if isinstance(value, ModuleType) and _is_own(value.__name__)]:
+        named |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
     yield from _values("module value", named)
     for value in (*named.values(), *filled.values()):
-        if getattr(value, "__module__", None) == function.__module__:
-            yield from _data(value, seen)
+        if getattr(value, "__module__", None) == function.__module__ or _is_own(getattr(value, "__module__", "")):
+            yield from _data(value, seen, home)
+
+
+def _is_own(module: Any) -> bool:
+    """Whether a module is a file of the user's: not a library's, and not ours."""
+    file = getattr(sys.modules.get(module), "__file__", None) if isinstance(module, str) else None
+    return file is not None and module.split(".")[0] != "whence" and not _is_installed(Path(file).absolute().parent)
 
 
 def _is_filled(cell: Any) -> bool:

@@ -137,6 +137,8 @@ class LocalWorker:
                 return message
         except (EOFError, OSError):
             gone = True
+        except Exception:  # whatever reading something else than a reply raises
+            return Lost("something else than its reply was written into its pipe")
         return Lost(self._ending()) if gone else None
 
     def _ending(self) -> str:

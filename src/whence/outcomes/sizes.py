@@ -13,6 +13,7 @@ import numpy as np
 from whence.errors import InputError
 from whence.outcomes.checks import Floats
 
+LONGEST = 3600.0  # seconds that an answer may take
 LARGEST = 1e150  # of an outcome: the square of a larger one is infinite
 
 
@@ -40,7 +41,14 @@ def free_memory() -> float:
 
 
 def refuse_too_large(
-    what: str, n: int, unit: str, needed: Callable[[int], float], *, remedy: str = "", free: float | None = None
+    what: str,
+    n: int,
+    unit: str,
+    needed: Callable[[int], float],
+    *,
+    remedy: str = "",
+    free: float | None = None,
+    of: str = "memory",
 ) -> None:
     """Raise where something takes more memory than there is; the sentence says what size would do.
 
@@ -58,6 +66,8 @@ def refuse_too_large(
         What else can be done, a sentence.
     free : float, optional
         Bytes that can be had; those of this machine where not given.
+    of : str
+        What they are bytes of.
 
     Examples
     --------
@@ -75,9 +85,24 @@ def refuse_too_large(
         middle = (low + high) // 2
         low, high = (middle, high) if needed(middle) <= free else (low, middle)
     raise InputError(
-        f"{what} of {n:,} {unit} takes about {size_in_words(needed(n))} of memory, and {size_in_words(free)} are free: "
+        f"{what} of {n:,} {unit} takes about {size_in_words(needed(n))} of {of}, and {size_in_words(free)} are free: "
         f"at most {low:,} would do. {remedy}".rstrip()
     )
+
+
+def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
+    """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known.
+
+    Examples
+    --------
+    >>> try:
+    ...     refuse_too_long("The interactions of 2,000 tasks", 7e4, "At most 500 tasks would do.")
+    ... except InputError as error:
+    ...     print(error)
+    The interactions of 2,000 tasks would take about 19 hours. At most 500 tasks would do.
+    """
+    if seconds > LONGEST:
+        raise InputError(f"{what} would take about {seconds / 3600:.2g} hours. {remedy}")
 
 
 def refuse_extreme(values: Floats, target_names: tuple[str, ...]) -> None:

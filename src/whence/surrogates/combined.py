@@ -16,9 +16,10 @@ from threadpoolctl import ThreadpoolController
 
 from whence.surrogates import priors
 from whence.surrogates.coordinates import TRANSFORMS, Coordinates, is_binary
+from whence.surrogates.inducing import InducingPosterior
 from whence.surrogates.kernel import Group, PosteriorSurrogate, exported_groups, groups_with, one_of
 from whence.surrogates.mixture import Array
-from whence.surrogates.posterior import Posterior
+from whence.surrogates.posterior import CALIBRATION_RUNS
 from whence.surrogates.protocol import Places, Remainder
 from whence.surrogates.tuning import CombinedKernel
 from whence.surrogates.warp import RankScale
@@ -114,7 +115,8 @@ class CombinedSurrogate(PosteriorSurrogate):
                     Group(g.targets, g.posterior.calibrated(self.random_state)) for g in posteriors
                 )
                 # On a flat stretch of outcomes the map says "certain"; a new run is never that certain.
-                self.least_std_ = 0.1 * np.median(self.scale_.around(*self._scores(self.coordinates_(S)))[1], axis=0)
+                some = self._scores(self.coordinates_(S[:CALIBRATION_RUNS]))
+                self.least_std_ = 0.1 * np.median(self.scale_.around(*some)[1], axis=0)
         self.theta_ = tuple(theta for _, theta in thetas)
         return self
 
@@ -123,9 +125,10 @@ class CombinedSurrogate(PosteriorSurrogate):
     ) -> list[Group]:
         """The process given the outcomes Z, one posterior for each group of targets."""
         X, family = self.coordinates_(S), self.family_
+        processes = ((family.kernel(theta), family.noise(theta)) for _, theta in thetas)
         return [
-            Group(targets, Posterior.condition(family.kernel(theta), family.noise(theta), X, Z[:, targets], counts))
-            for targets, theta in thetas
+            Group(targets, InducingPosterior.condition(*process, X, Z[:, targets], counts))
+            for (targets, _), process in zip(thetas, processes, strict=True)
         ]
 
     def _tune(

@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from whence.errors import DataWarning, InputError, some_of
 from whence.evaluation import SizeOnly
-from whence.outcomes import Outcomes, read_outcomes
+from whence.outcomes import Outcomes, distinct_rows, read_outcomes
 from whence.outcomes.sizes import refuse_extreme, refuse_too_large
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
@@ -36,6 +36,7 @@ from whence.surrogates.crossvalidation import (
 )
 from whence.surrogates.features import task_features
 from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import AVERAGE, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFusedSurrogate, fusion_candidates
@@ -54,6 +55,8 @@ CANDIDATES: Mapping[str, Any] = {
 # are worth, and a few held-out runs are a worse judge of that.
 PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
 FEWEST_RUNS = 3
+COPIES = 8  # of the table that are held at the same time
+LARGE = "Without it, large tables are fitted through inducing points."
 
 
 def fit(
@@ -116,8 +119,13 @@ def fit(
     outcomes = _table(runs, reading).on_simplex()
     measured = ~np.isnan(outcomes.values)
     refuse_extreme(outcomes.values, outcomes.target_names)
-    n_subsets = len(np.unique(outcomes.subsets, axis=0))
-    refuse_too_large("A fit", n_subsets, "distinct subsets", lambda n: 24.0 * n * n)
+    candidates = _candidates(surrogate)
+    width = outcomes.n_tasks + outcomes.n_targets
+    refuse_too_large("A fit", outcomes.n_runs, "runs", lambda n: 8.0 * COPIES * width * n)
+    if estimates is not None or any(isinstance(one, KernelSurrogate) for one in candidates.values()):
+        n_subsets = len(distinct_rows(outcomes.subsets)[0])
+        which = "with estimates" if surrogate is None else "by a KernelSurrogate"
+        refuse_too_large(f"A fit {which}", n_subsets, "distinct subsets", lambda n: 24.0 * n * n, remedy=LARGE)
     rungs: tuple[Rung, ...] = ()
     if estimates is None:
         _refuse_unanswerable(outcomes, measured)
@@ -125,7 +133,6 @@ def fit(
             warnings.warn(sentence, DataWarning, stacklevel=2)
     else:
         rungs = learn_rungs(estimates, outcomes, seed=seed)
-    candidates = _candidates(surrogate)
     if features is not None:
         candidates = _with_features(candidates, task_features(features, outcomes.task_names))
     patterns, which = np.unique(measured.T, axis=0, return_inverse=True)
@@ -240,5 +247,5 @@ def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> Non
     few = [name for name, count in zip(outcomes.target_names, counts, strict=True) if count < FEWEST_RUNS]
     if few:
         raise InputError(f"At least {FEWEST_RUNS} measured runs are needed. Got fewer for {some_of(few)}.")
-    if len(np.unique(outcomes.subsets, axis=0)) < 2:
+    if len(distinct_rows(outcomes.subsets)[0]) < 2:
         raise InputError("All runs have the same subset of tasks: nothing can be said about any task. Vary the tasks.")

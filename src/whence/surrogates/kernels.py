@@ -3,7 +3,7 @@
 Prediction, tuning, posterior std, attribution and interactions all need the same few facts about a :class:`Kernel`:
 
 - ``evaluate``: its values between two lists of subsets;
-- ``mean``, ``main``, ``pair``: the expectation, the effect of one task and the joint effect of two tasks on
+- ``mean``, ``main``, ``pairs``: the expectation, the effect of one task and the joint effect of two tasks on
   k(·, t) when the other tasks are drawn at random (:class:`.mixture.Mixture`);
 - ``main_prior``, ``pair_prior``: the same effects applied to both arguments, i.e. their prior variance when the
   kernel is the covariance of a Gaussian process.
@@ -18,7 +18,7 @@ Kernels see *coordinates*: task k is a number, ``lattice.absent[k]`` or ``lattic
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ from whence.surrogates.mixture import Mixture
 BLOCK_BYTES = 1 << 28
 # Factors are kept away from zero, so that dividing by them is safe: two of these multiplied must not underflow.
 TINY = 1e-150
+
+
+PairEffects = Callable[[slice, slice], Array]
 
 
 class Lattice(NamedTuple):
@@ -45,6 +48,8 @@ class Lattice(NamedTuple):
 
 class Kernel(ABC):
     """A covariance of outcomes between subsets. Y is (m, D); results are per row of Y."""
+
+    adds_up = False  # whether effects of tasks add up, so that no two of them have a joint one
 
     @abstractmethod
     def evaluate(self, X: Array, Y: Array) -> Array:
@@ -63,8 +68,8 @@ class Kernel(ABC):
         """Return the effect of every task on k(·, y), (m, K)."""
 
     @abstractmethod
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
-        """Return the joint effect of the tasks ``rows`` with every task on k(·, y), (m, rows, K)."""
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        """Return the joint effects of two tasks on k(·, y): a function of some tasks and others, (m, some, others)."""
 
     @abstractmethod
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
@@ -125,6 +130,7 @@ class ProductKernel(Kernel):
     def main(self, Y: Array, lattice: Lattice, mixture: Mixture) -> Array:
         """Return Σ_q w_q d_k Π_{j≠k} f_j, (m, K)."""
         low, high = self._factors(Y, lattice)
+        mixture = mixture.fewer(_slope(low, high))
         inside: Any = 0.0
         outside: Any = 0.0
         for (absent, present), u, v in zip(_nodes(mixture), mixture.inside, mixture.outside, strict=True):
@@ -135,15 +141,20 @@ class ProductKernel(Kernel):
                 outside = outside + v * others
         return _real(inside * (high - low) if mixture.same_others else inside * high - outside * low)
 
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
-        """Return Σ_q w_q d_k d_l Π_{j≠k,l} f_j, (m, rows, K)."""
-        weights = mixture.pair_weights
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        """Return Σ_q w_q d_k d_l Π_{j≠k,l} f_j."""
         low, high = self._factors(Y, lattice)
+        mixture = mixture.fewer(_slope(low, high))
         # (m, Q, K): for every row of Y a small matrix product over the nodes replaces a loop over pairs.
         factor = mixture.absent[:, None] * low[:, None] + mixture.present[:, None] * high[:, None]
-        product = weights * factor.prod(2)
+        product = mixture.pair_weights * factor.prod(2)
         ratio = (high - low)[:, None] / factor
-        return np.asarray(np.matmul((product[:, :, None] * ratio[:, :, rows]).transpose(0, 2, 1), ratio))
+
+        def effects(some: slice, others: slice) -> Array:
+            weighted = product[:, :, None] * ratio[:, :, some]
+            return np.asarray(np.matmul(weighted.transpose(0, 2, 1), ratio[:, :, others]))
+
+        return effects
 
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         """Return the effect on both arguments, (K,)."""
@@ -158,8 +169,10 @@ class ProductKernel(Kernel):
 
     def pair_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         """Return the second difference of both arguments, (K, K)."""
-        weights = mixture.pair_weights
         none, one, both = self._corners(lattice)
+        corners = np.stack([none, one, both])
+        mixture = mixture.fewer(_slope(corners.min(0), corners.max(0)))
+        weights = mixture.pair_weights
         total = np.zeros((len(none), len(none)))
         for i, product, factor in self._both_random(lattice, mixture):
             ratio = (both - 2 * one + none) / factor
@@ -189,6 +202,8 @@ class ProductKernel(Kernel):
 class Constant(ProductKernel):
     """k(s, t) = 1: the unknown level of the outcome."""
 
+    adds_up = True
+
     def factor(self, x: Array, y: Array) -> Array:
         return np.ones(np.broadcast_shapes(x.shape, y.shape))
 
@@ -201,8 +216,8 @@ class Constant(ProductKernel):
     def main(self, Y: Array, lattice: Lattice, mixture: Mixture) -> Array:
         return np.zeros(Y.shape)
 
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
-        return np.zeros((len(Y), len(lattice.absent[rows]), Y.shape[1]))
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        return none_of_pairs(Y)
 
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         return np.zeros(len(lattice.absent))
@@ -270,8 +285,18 @@ class Sum(Kernel):
     def main(self, Y: Array, lattice: Lattice, mixture: Mixture) -> Array:
         return np.asarray(sum(v * part.main(Y, lattice, mixture) for v, part in self._terms()))
 
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
-        return np.asarray(sum(v * part.pair(Y, lattice, mixture, rows) for v, part in self._terms()))
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        terms = [(v, part.pairs(Y, lattice, mixture)) for v, part in self._terms() if not part.adds_up]
+
+        def effects(some: slice, others: slice) -> Array:
+            total = None
+            for variance, of in terms:  # in place: these arrays are the largest there are
+                effect = of(some, others)
+                effect *= variance
+                total = effect if total is None else np.add(total, effect, out=total)
+            return none_of_pairs(Y)(some, others) if total is None else total
+
+        return effects
 
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         return np.asarray(sum(v * part.main_prior(lattice, mixture) for v, part in self._terms()))
@@ -291,6 +316,16 @@ class Sum(Kernel):
 
     def _terms(self) -> list[tuple[float, Kernel]]:
         return [(v, part) for v, part in zip(self.variances, self.parts, strict=True) if v > 0]
+
+
+def none_of_pairs(Y: Array) -> PairEffects:
+    """Return the joint effects where no two tasks have one."""
+    return lambda some, others: np.zeros((len(Y), Y[:1, some].shape[1], Y[:1, others].shape[1]))
+
+
+def _slope(low: Array, high: Array) -> float:
+    """The greatest Σ_j |f_j'| / f_j of factors that go from ``low`` to ``high`` (…, K)."""
+    return float((np.abs(high - low) / np.minimum(high, low)).sum(-1).max())
 
 
 def _nodes(mixture: Mixture) -> Iterator[tuple[Any, Any]]:

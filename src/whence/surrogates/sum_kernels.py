@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.surrogates.kernels import Kernel, Lattice
+from whence.surrogates.kernels import Kernel, Lattice, PairEffects, none_of_pairs
 from whence.surrogates.mixture import Array, Mixture, Weights
 
 
@@ -58,19 +58,27 @@ class Polynomial(Kernel):
         present = _dot(_powers(inside, q), self._expected(fixed + low + step, *sums))
         return _real(present - _dot(_powers(outside, q), self._expected(fixed + low, *sums)))
 
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
+    @property
+    def adds_up(self) -> bool:  # type: ignore[override]
+        return self.degree == 1
+
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        total, first, *_ = _powers(mixture.pair_weights, mixture.present)
         if self.degree == 1:
-            return np.zeros((len(Y), len(self.weights[rows]), Y.shape[1]))
+            return none_of_pairs(Y)
         a = self.weights * Y
         low, high, step = a * lattice.absent, a * lattice.present, a * lattice.step
-        steps = step[:, rows, None] * step[:, None, :]
-        total, first, *_ = _powers(mixture.pair_weights, mixture.present)
         if self.degree == 2:
-            return np.asarray(2 * total * steps)
+            return lambda some, others: np.asarray((2 * total * step[:, some, None]) * step[:, None, others])
         terms = total * low + first * step
         edge = total * (high + low) - 2 * terms
         level = total * self.offset + terms.sum(1)
-        return np.asarray(3 * (2 * level[:, None, None] + edge[:, rows, None] + edge[:, None, :]) * steps)
+
+        def effects(some: slice, others: slice) -> Array:
+            rest = 2 * level[:, None, None] + edge[:, some, None] + edge[:, None, others]
+            return np.asarray(3 * rest * step[:, some, None] * step[:, None, others])
+
+        return effects
 
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         """Return the effect on both arguments: of R + w_k x_k x'_k, R being the sum over the other tasks."""
@@ -159,13 +167,12 @@ class Size(Kernel):
         values = self._against(Y)
         return np.repeat((inside @ values[1:] - outside @ values[:-1])[:, None], len(self.direction), axis=1)
 
-    def pair(self, Y: Array, lattice: Lattice, mixture: Mixture, rows: slice) -> Array:
-        n_tasks = len(self.direction)
-        shape = (len(Y), len(self.direction[rows]), n_tasks)
+    def pairs(self, Y: Array, lattice: Lattice, mixture: Mixture) -> PairEffects:
+        n_tasks, none = len(self.direction), none_of_pairs(Y)
         if n_tasks < 2:
-            return np.zeros(shape)
+            return none
         effect = mixture.pair_chances(n_tasks - 2) @ np.diff(self._against(Y), n=2, axis=0)
-        return np.array(np.broadcast_to(effect[:, None, None], shape))
+        return lambda some, others: effect[:, None, None] + none(some, others)
 
     def main_prior(self, lattice: Lattice, mixture: Mixture) -> Array:
         n_tasks = len(self.direction)

@@ -22,6 +22,8 @@ from whence.outcomes import Outcomes
 from whence.surrogates.posterior import LEVEL
 from whence.surrogates.trust import TRUST, UNCHECKED, trust
 
+CURVE_RUNS = 10_000  # beyond which a learning curve would take an hour
+
 Phrase = tuple[str, str]  # text and role: "good", "bad", "key" or ""
 NAMED = 5  # tasks of a kind spelled out in a sentence
 IN_A_WORD = ("good", "fair", "weak", "too weak")  # one for each level of TRUST
@@ -79,7 +81,10 @@ def more_runs_in_words(facts: Facts) -> str:
         return (
             "Every subset like the measured ones has been measured: only repeats with other seeds would add anything."
         )
-    return "Too few runs to tell whether more would help." if facts.curve is None else facts.curve.in_words()
+    if facts.curve is None:
+        why = "Too few runs to tell" if facts.n_runs <= CURVE_RUNS else "With so many runs it is not checked"
+        return f"{why} whether more would help."
+    return facts.curve.in_words()
 
 
 def next_in_words(facts: Facts, n: int) -> str:

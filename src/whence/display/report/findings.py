@@ -16,12 +16,12 @@ from sklearn.base import clone
 
 import whence
 from whence.answers.attribution import UNCLEAR, Attribution
-from whence.answers.interactions import MOST_TASKS
+from whence.answers.interactions import pair_work
 from whence.display.layout import UNCLEAR as UNCLEAR_WORD
 from whence.display.layout import direction
 from whence.display.numbers import decimals
 from whence.display.pages import SCORES
-from whence.display.report.answer import answer, next_in_words
+from whence.display.report.answer import CURVE_RUNS, answer, next_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import Facts, facts_of
 from whence.display.report.packing import pack, pack_intervals, pack_shown
@@ -29,6 +29,7 @@ from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
+from whence.outcomes.sizes import refuse_too_large
 from whence.progress import track
 from whence.surrogates.model import AVERAGE, DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.posterior import HALF_WIDTH
@@ -39,6 +40,8 @@ CURVE_SPLITS = 3
 MATRIX_TASKS = 60  # tasks of an interaction matrix that a person can still read
 PARTNERS = 3  # kept of each task beyond the matrix
 PAIR_WORK = 2e11  # multiplications that all pairs may cost: about half a minute
+PAGE_TARGETS = 300  # targets that a page shows: of more, those that are predicted best
+PAGE_BYTES = 30e6  # that the runs may take of a page
 PAIR_TARGETS = 40  # targets whose pairs are in the page
 SAME_TOTAL = 0.01  # rounded weights add up to the same within this share of it
 TRIAL_SCORES = ("lds", "residual_error", "coverage")
@@ -59,9 +62,18 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
     """
     if not model.outcomes.n_runs:
         raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")
+    refuse_too_large(
+        "A page",
+        model.outcomes.n_runs,
+        "runs",
+        lambda n: n * (model.outcomes.n_tasks / 8 + 8 * min(model.outcomes.n_targets, PAGE_TARGETS)),
+        free=PAGE_BYTES,
+        of="a page",
+    )
     steps = track(range(7), "Writing the report")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
+        model = _best_predicted(model, seed)
         next(steps)
         scores = _attributed(model, rule, seed)
         next(steps)
@@ -92,6 +104,32 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
         "surrogates": surrogates,
         "concerns": list(dict.fromkeys([*model.outcomes.concerns(), *told])),
     }
+
+
+def _best_predicted(model: Model, seed: int) -> Model:
+    """The model itself, or of very many targets one of those that it predicts best."""
+    runs = model.outcomes
+    if runs.n_targets <= PAGE_TARGETS:
+        return model
+    if model.rungs:
+        raise InputError(
+            f"A page shows at most {PAGE_TARGETS} targets beside estimates. Got {runs.n_targets:,}: choose some with "
+            "--outcome."
+        )
+    skill = np.full(runs.n_targets, -np.inf)
+    for part in model.parts:
+        if part.chosen is not None:
+            skill[part.targets] = np.nan_to_num(part.chosen.lds, nan=-np.inf)
+    best = np.sort(np.argsort(-skill, kind="stable")[:PAGE_TARGETS])
+    warnings.warn(
+        f"The page has {PAGE_TARGETS} of {runs.n_targets:,} targets, those whose held-out runs are predicted best. "
+        "Choose others with --outcome.",
+        DataWarning,
+        stacklevel=2,
+    )
+    custom = next((part for part in model.parts if part.name not in DESCRIPTIONS), None)
+    surrogate = None if custom is None else clone(custom.surrogate)
+    return whence.fit(runs.targets([runs.target_names[t] for t in best]), surrogate=surrogate, seed=seed)
 
 
 def _runs(model: Model) -> dict[str, Any]:
@@ -170,8 +208,7 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
     runs = model.outcomes
     if runs.n_tasks < 2:
         return {"reason": "With a single task there are no pairs."}
-    work = runs.n_tasks**2 * sum(_squared_runs(part.surrogate) for part in model.parts)
-    if runs.n_tasks > MOST_TASKS or work > PAIR_WORK:
+    if runs.n_tasks**2 * pair_work(model) > PAIR_WORK:
         return {
             "reason": "All pairs of so many tasks would take long to compute. "
             "Ask for one target at a time: whence interactions FILE --outcome NAME."
@@ -184,14 +221,6 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
         "words": [*pairs.words, UNCLEAR_WORD],
         "targets": _pairs_of_targets(pairs),
     }
-
-
-def _squared_runs(surrogate: Any) -> float:
-    """The squared numbers of runs of all processes in a surrogate, which its pairs cost per pair of tasks."""
-    own = sum(float(len(group.posterior.X)) ** 2 for group in getattr(surrogate, "groups_", ()))
-    within = list(getattr(surrogate, "members_", {}).values())
-    within += [part.surrogate for rung in getattr(surrogate, "rungs", ()) for part in rung.model.parts]
-    return own + sum(_squared_runs(each) for each in within)
 
 
 def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
@@ -321,7 +350,9 @@ def _weight(part: Part, name: str) -> Floats | float:
 
 
 def _curve(model: Model, seed: int) -> LearningCurve | None:
-    """The learning curve of the surrogate that was chosen for most targets; None with too few runs."""
+    """The learning curve of the surrogate chosen for most targets; None with too few runs, or very many."""
+    if model.outcomes.n_runs > CURVE_RUNS:
+        return None
     surrogate = max(model.parts, key=lambda part: len(part.targets)).surrogate
 
     def method(train: Outcomes) -> Model:
