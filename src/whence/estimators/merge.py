@@ -17,11 +17,9 @@ then a sum.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,13 +30,15 @@ from torch import Tensor
 from whence.arrays import Floats
 from whence.errors import InputError, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
-from whence.estimators.digests import group_digests, start_digest
+from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
 from whence.measuring import measure
 from whence.measuring.batches import growing
+from whence.models.callables import is_whole
 from whence.models.examples import Examples
-from whence.models.losses import CrossEntropy, Metric
+from whence.models.losses import CrossEntropy
 from whence.models.memory import Chunks, free_bytes
+from whence.models.metrics import Metric
 from whence.models.problem import Problem
 from whence.models.recipe import Recipe, Weighting
 from whence.models.sampling import Draws, task_shares
@@ -174,8 +174,15 @@ class TaskVectors(Merged):
                     "Probabilities are merged with the shares of the tasks: for runs on single tasks (runs='alone', "
                     "background=0), and without a scale."
                 )
-            if not isinstance(self.problem.loss, CrossEntropy):
-                raise InputError("Only outputs whose loss is 'cross_entropy' are probabilities: merge outputs instead.")
+            if not isinstance(self.problem.loss, CrossEntropy) or self.problem.targets.labels.ndim > 1:
+                raise InputError(
+                    "Only outputs whose loss is 'cross_entropy', with one label each, are probabilities: merge outputs "
+                    "instead."
+                )
+        if merge == "outcomes" and (whole := [name for name, m in self.problem.metrics.items() if is_whole(m)]):
+            raise InputError(
+                f"The metric {whole[0]!r} is one number for many queries, and cannot be merged: merge outputs instead."
+            )
         chosen: Merge = merge
         return chosen
 
@@ -354,9 +361,9 @@ class TaskVectors(Merged):
         about = {
             "start": start_digest(problem),
             "trained": sorted(problem.trained),
-            "recipe": json.loads(json.dumps({**asdict(self.recipe), "optimizer": str(self.recipe.update)})),
+            "recipe": self.recipe.settings,
             "steps": self.steps,
-            "loss": type(problem.loss).__name__,
+            "loss": loss_digest(problem),
             "seed": self.seed,
             **({"background": self.background} if self.background else {}),
             **({"runs": self.runs} if self.runs != "alone" else {}),
