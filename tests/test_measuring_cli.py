@@ -340,7 +340,8 @@ def test_a_night_is_not_lost_to_what_is_returned(tmp_path, monkeypatch):
     command = ["measure", "exp.py:train", "-d", "loo", "-o", "run", "--engine", "inline", "--maximize", "success"]
     stopped = run(*command)
     assert stopped.exit_code == 2
-    assert "row 0 failed after" in stopped.stderr and "--keep-going" in stopped.stderr
+    assert "row 0 failed after" in stopped.stderr
+    assert "--keep-going" in stopped.stderr
     assert read_ledger(tmp_path / "run").failed == 1
     insisted = run(*command, "--keep-going")
     assert insisted.exit_code == 1

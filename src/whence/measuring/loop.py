@@ -66,10 +66,11 @@ def measure(
     ----------
     outcome_fn : callable, or object with a method ``batch``
         ``outcome_fn(subset, seed)`` returns ``{metric: number}``, ``{metric: array}`` (targets ``metric[0], …``), or a
-        number or array (``outcome``); text among the metrics is set aside, with a `DataWarning`. ``subset`` is a `Subset`: a row of 0 and 1 that knows names, as in
-        ``"a" in subset`` or ``subset.tasks``. ``batch(subsets, seeds)`` gets arrays (m, K) and (m,), at most
-        ``batch_size`` (64) rows, and returns a column of m values, or m rows, per metric; it is called in this
-        process. `whence.measuring.outcome_fn.OutcomeFn` says what else either may tell of itself.
+        number or array (``outcome``); text among the metrics is set aside, with a `DataWarning`. ``subset`` is a
+        `Subset`: a row of 0 and 1 that knows names, as in ``"a" in subset`` or ``subset.tasks``. ``batch(subsets,
+        seeds)`` gets arrays (m, K) and (m,), at most ``batch_size`` (64) rows, and returns a column of m values, or m
+        rows, per metric; it is called in this process. `whence.measuring.outcome_fn.OutcomeFn` says what else either
+        may tell of itself.
     design : design, text such as "fixed:7", or array, DataFrame or Outcomes of subsets
         Which subsets; see `whence.designs`. Subsets given as such are measured in their order.
     n : int, optional
@@ -185,8 +186,8 @@ def _stop(settled: Sequence[Result]) -> None:
     """End a run of which no row has succeeded, before others are lost in the same way."""
     job, reply = settled[0]
     raise InputError(
-        f"row {job.row} failed after {duration(reply.seconds)}, before any other succeeded: {reply.reason.rstrip('.')}. "
-        "The run was stopped, since the others would most likely fail too. Put it right and run the same again, or have "
-        "the others run all the same, with {keep_going}.",
+        f"row {job.row} failed after {duration(reply.seconds)}, before any other succeeded: "
+        f"{reply.reason.rstrip('.')}. The run was stopped, since the others would most likely fail too. Put it right "
+        "and run the same again, or have the others run all the same, with {keep_going}.",
         keep_going=True,
     )

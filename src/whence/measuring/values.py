@@ -71,7 +71,7 @@ def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
     if not given:
         beside = f", only text ({some_of(aside)})" if aside else ""
         raise InputError(
-            f"The outcome function returned no metric at all{beside}, where {{{{metric: value}}}} was expected."
+            f"The outcome function returned no metric at all{beside}, where {{metric: value}} was expected."
         )
     names: list[str] = []
     parts: list[Floats] = []

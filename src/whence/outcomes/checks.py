@@ -106,7 +106,7 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
         return (bool(maximize),) * len(targets)
     given = [maximize] if isinstance(maximize, str) else list(maximize)
     if not given or not all(isinstance(up, bool | np.bool_) for up in given):
-        up = places([column for name in given for column in _columns_of(name, targets)], targets, "target")
+        up = places([column for name in given for column in _columns_of(str(name), targets)], targets, "target")
         return tuple(place in up for place in range(len(targets)))
     if len(given) != len(targets):
         raise InputError(
@@ -116,7 +116,7 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
 
 
 def _columns_of(name: str, targets: Sequence[str]) -> list[str]:
-    """The target of a name, or those of an array of that name: ``name[0]``, ``name[1]``, …"""
+    """The target of a name, or those of an array of that name, such as ``name[0]`` and ``name[1]``."""
     if name in targets:
         return [name]
     numbered = re.compile(rf"{re.escape(str(name))}\[\d+\]")
