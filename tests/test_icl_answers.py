@@ -81,14 +81,12 @@ def test_estimates_are_exact_at_their_anchor_for_labels_of_several_tokens_and_op
 
 def open_prompts(model, n_demos=5, n_queries=4):
     rng = np.random.default_rng(0)
-    make = (
-        lambda n, name: [  # noqa: E731
-            Example(
-                " ".join(rng.choice(VOCABULARY[7:], 3)), " ".join(rng.choice(VOCABULARY[7:], k % 3 + 1)), f"{name}{k}"
-            )
-            for k in range(n)
-        ]
-    )
+
+    def make(n, name):
+        texts = [" ".join(rng.choice(VOCABULARY[7:], 3)) for _ in range(n)]
+        answers = [" ".join(rng.choice(VOCABULARY[7:], k % 3 + 1)) for k in range(n)]
+        return [Example(t, a, f"{name}{k}") for k, (t, a) in enumerate(zip(texts, answers, strict=True))]
+
     return Prompts.of(model.encode, make(n_demos, "d"), make(n_queries, "q"), start=[1], open=True)
 
 
@@ -135,9 +133,7 @@ def test_generated_answers_are_the_likeliest_tokens_and_scored():
 def test_an_answer_ends_where_the_template_goes_on():
     prompts = open_prompts(language())
     assert prompts.cut(" Paris\n\nText: more") == "Paris"
-    chat = Prompts.of(
-        str.split, prompts.demos, prompts.queries, template=Template("Q {text} A {label}<end>"), open=True
-    )
+    chat = Prompts.of(encode, prompts.demos, prompts.queries, template=Template("Q {text} A {label}<end>"), open=True)
     assert chat.cut("two\nlines<end>Q") == "two\nlines"
 
 
@@ -178,7 +174,7 @@ def test_what_is_no_row_of_turns_is_refused():
     with pytest.raises(InputError, match="cannot write these turns"):
         chat_template(tokenizer)
     tokenizer.chat_template = TURNS
-    with pytest.raises(InputError, match="must have {text} in it"):
+    with pytest.raises(InputError, match=r"must have \{text\} in it"):
         chat_template(tokenizer, "Review:")
 
 
@@ -242,10 +238,8 @@ def place(tmp_path, monkeypatch):
     tiny_model(dtype=torch.float32).save_pretrained("model")
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = (
-        TURNS.replace("<|{{ m.role }}|>", " Text: ")
-        .replace("<|assistant|>", " Label:")
-        .replace("{{ m.content }}<end>", "{% if m.role == 'assistant' %} Label:{% endif %} {{ m.content }}")
-        .replace(" Text: {% if", "{% if m.role != 'assistant' %} Text: {% endif %}{% if")
+        "{% for m in messages %}{% if m.role == 'assistant' %} Label: {{ m.content }}\n{% else %}Text: {{ m.content }}"
+        "{% endif %}{% endfor %}{% if add_generation_prompt %} Label:{% endif %}"
     )
     tokenizer.save_pretrained("model")
     return tmp_path

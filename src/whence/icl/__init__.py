@@ -22,7 +22,7 @@ from whence.icl.chat import chat_template
 from whence.icl.choice import Judged, explain, judge, nearest, sentence_vectors
 from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
-from whence.icl.language import LanguageModel
+from whence.icl.language import LanguageModel, import_transformers
 from whence.icl.order import OrderSurrogate, best_order
 from whence.icl.prompts import Example, Prompts, Template, read_examples
 from whence.icl.recommend import Recommendation, recommend
@@ -43,6 +43,7 @@ __all__ = [
     "chat_template",
     "doubts",
     "explain",
+    "import_transformers",
     "judge",
     "nearest",
     "read_examples",
