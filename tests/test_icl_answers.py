@@ -205,12 +205,12 @@ def planted(seed, n_wrong=3, **options):
 
 def test_mislabelled_demonstrations_are_found_where_they_are():
     found = missed = false = 0
-    for seed in range(5):
+    for seed in range(20):
         truth, wrong = planted(seed)
         named = set(doubts(truth, shots=4, seed=seed).doubtful)
         found, missed, false = found + len(named & wrong), missed + len(wrong - named), false + len(named - wrong)
     assert found >= 0.9 * (found + missed)
-    assert false <= 3
+    assert false <= 0.02 * 20 * 27
 
 
 def test_where_no_label_is_wrong_hardly_any_is_doubted():

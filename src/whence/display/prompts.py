@@ -47,9 +47,6 @@ def _chosen(document: Mapping[str, Any]) -> str:
     chosen = document["chosen"]
     names = ", ".join(chosen["demonstrations"])
     said = f"{names} ({chosen['order']})."
-    bounds = span(chosen["low"], chosen["high"], 3)
-    if chosen["predicted_loss"] is not None:
-        said += f" Predicted loss {number(chosen['predicted_loss'], 3)} (90% interval {bounds})."
     return f'<p class="intro">{_text(said)}</p><pre class="prompt">{_text(chosen["prompt"])}</pre>'
 
 
