@@ -124,6 +124,8 @@ def test_datasets_of_dicts_are_collated_together():
         torch.testing.assert_close(
             Examples.of(form, "target", padded).inputs["input_ids"], torch.tensor([[1, 2, 0], [1, 2, 3]])
         )
+    loader = torch.utils.data.DataLoader(Items([2, 3]), collate_fn=padded, shuffle=True)
+    assert Examples.of({"a": loader}).labels.tolist() == [0, 1]
     with pytest.raises(InputError, match="Give a 'collate' function that pads them"):
         Examples.of({"a": Items([2, 3])})
     with pytest.raises(InputError, match=r"must have 'labels'\. It has input_ids, y"):

@@ -40,6 +40,8 @@ CASES = {  # loss, shape of an output, labels
     "smoothed sequences": (nn.CrossEntropyLoss(label_smoothing=0.2, ignore_index=0), (3, 4), IGNORE.clamp_min(0)),
     "weighted classes": (nn.CrossEntropyLoss(weight=WEIGHTS), (3,), LABELS["cross_entropy"]),
     "weighted sequences": (nn.CrossEntropyLoss(weight=WEIGHTS), (3, 3), IGNORE),
+    "probabilities": (nn.CrossEntropyLoss(), (3,), normal(4, 3).softmax(-1)),
+    "classes second": (nn.CrossEntropyLoss(), (3, 2, 2), torch.tensor([[[0, 1], [2, -100]]] * 4)),
     "mse": (nn.MSELoss(), (3,), LABELS["squared"]),
     "mse, a number each": (nn.MSELoss(), (), normal(4)),
     "mse, a column": (nn.MSELoss(), (1,), normal(4)),
@@ -55,7 +57,7 @@ CASES = {  # loss, shape of an output, labels
 def case(request):
     given, shape, labels = CASES[request.param]
     outputs = normal(2, 4, int(np.prod(shape)), seed=1)
-    loss = as_loss(given, shape)
+    loss = as_loss(given, shape, labels)
     loss.check(outputs[0].reshape(4, *shape) if shape else outputs[0], labels, "tasks")
     return loss, outputs, labels
 
@@ -71,7 +73,7 @@ def by_torch(given, outputs, labels):
             return (outputs - labels).square().sum() / 2
         given = nn.CrossEntropyLoss()
     if isinstance(given, nn.CrossEntropyLoss):
-        outputs = outputs.mT if outputs.ndim == 3 else outputs
+        outputs = outputs.mT if outputs.ndim == 3 else outputs  # classes last, but for images
         if given.weight is not None:
             counts = labels != given.ignore_index
             weights = torch.where(counts, given.weight[labels.clamp_min(0)], 0.0)
@@ -85,7 +87,7 @@ def by_torch(given, outputs, labels):
 def test_each_example_has_the_loss_that_torch_gives_it_alone(name):
     given, shape, labels = CASES[name]
     outputs = normal(2, 4, int(np.prod(shape)), seed=1)
-    found = as_loss(given, shape)(outputs, labels)
+    found = as_loss(given, shape, labels)(outputs, labels)
     formed = outputs.reshape(2, 4, *shape)
     expected = [[by_torch(given, row[i : i + 1], labels[i : i + 1]) for i in range(4)] for row in formed]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))

@@ -25,7 +25,7 @@ OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 TRIED = 4  # examples
 
 
-def as_loss(given: Any, shape: tuple[int, ...]) -> Loss:
+def as_loss(given: Any, shape: tuple[int, ...], labels: Tensor | None = None) -> Loss:
     """Return the loss of that name, or one made from a function of (outputs, labels).
 
     Parameters
@@ -33,6 +33,8 @@ def as_loss(given: Any, shape: tuple[int, ...]) -> Loss:
     given : str, Loss or callable
     shape : tuple of int
         Of the outputs of one example, as the model gives them.
+    labels : tensor, optional
+        Of the tasks.
 
     Examples
     --------
@@ -40,6 +42,10 @@ def as_loss(given: Any, shape: tuple[int, ...]) -> Loss:
     >>> loss(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
     tensor([2., 2.])
     """
+    if isinstance(given, nn.Module) and labels is not None:
+        given = copy.deepcopy(given).to(labels.device)
+    if isinstance(given, OF_CLASSES) and labels is not None and _as_torch_has_them(labels, shape):
+        return PerExample(given, shape, classes_last=False)
     found = loss_named(given)
     if hasattr(found, "with_slope"):
         whole: Loss = found
@@ -52,6 +58,13 @@ def as_loss(given: Any, shape: tuple[int, ...]) -> Loss:
     return PerExample(found, shape)
 
 
+def _as_torch_has_them(labels: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether labels are probabilities of classes, or classes that come second in the outputs, as in images."""
+    second = len(shape) > 1 and labels.shape[1:] == shape[1:] and labels.shape[1:2] != shape[:1]
+    shares = labels.is_floating_point() and tuple(labels.shape[1:]) == shape and bool((labels >= 0).all())
+    return second or (shares and torch.allclose(labels.sum(1), torch.ones_like(labels[:, 0]), atol=1e-3))
+
+
 class PerExample:
     """Loss of each example, from a function of (outputs, labels) that is called with one example at a time.
 
@@ -61,10 +74,13 @@ class PerExample:
         Of outputs (1, ...) and labels (1, ...) as the model and the data have them; the mean of what it returns counts.
     shape : tuple of int
         Of the outputs of one example.
+    classes_last : bool
+        Whether the outputs of a sequence have their classes last, where torch's losses of classes have them second.
     """
 
-    def __init__(self, function: OwnFunction, shape: tuple[int, ...]) -> None:
+    def __init__(self, function: OwnFunction, shape: tuple[int, ...], *, classes_last: bool = True) -> None:
         self.given, self.shape = function, shape
+        self._classes_last = classes_last and isinstance(function, OF_CLASSES) and len(shape) == 2
         self.side_by_side = True
         if isinstance(function, OF_CLASSES) and function.weight is not None and function.reduction == "mean":
             function = copy.copy(function)
@@ -148,7 +164,7 @@ class PerExample:
 
     def _one(self, output: Tensor, label: Tensor) -> Tensor:
         found = self.function(self._formed(output[None]), self._formed_labels(label[None], output[None]))
-        if isinstance(self.function, OF_CLASSES) and found.ndim:
+        if isinstance(self.function, OF_CLASSES) and found.ndim and not label.is_floating_point():
             total: Tensor = found.sum()
             return total / (label != self.function.ignore_index).sum().clamp_min(1)
         return _number(found)
@@ -157,10 +173,6 @@ class PerExample:
         """Outputs (n, C) in the form that the model gives them in; for torch's losses of classes, these come second."""
         formed = as_given(outputs, self.shape)
         return formed.mT if self._classes_last else formed
-
-    @property
-    def _classes_last(self) -> bool:
-        return isinstance(self.function, OF_CLASSES) and len(self.shape) == 2
 
     def _formed_labels(self, labels: Tensor, outputs: Tensor) -> Tensor:
         """Labels; as numbers of the form of the outputs for a loss of torch that compares the two."""

@@ -143,6 +143,9 @@ def _is_dataset(group: Any) -> bool:
 
 def _collated(groups: dict[str, Any], what: str, collate: Collate | None) -> dict[str, Any]:
     """The groups with one batch instead of each dataset, all of them padded alike."""
+    for name, group in groups.items():
+        if isinstance(group, torch.utils.data.DataLoader):
+            groups[name], collate = group.dataset, collate or group.collate_fn
     datasets = {name: group for name, group in groups.items() if _is_dataset(group)}
     if not datasets:
         return groups

@@ -99,6 +99,8 @@ def _of_classes(name: str, loss: Loss, labels: Tensor | None, shape: tuple[int, 
         raise InputError("The metric 'margin' is for one label per example. Use 'loss' or 'accuracy'.")
     if len(shape) < 2:
         return accuracy
+    if labels.shape[1:] != shape[:1]:
+        raise InputError(f"The metric {name!r} is for classes that come last. Give a function of (outputs, labels).")
     ignored, shifted = getattr(loss, "ignored", IGNORED), isinstance(loss, NextToken)
 
     def of_places(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -109,7 +109,7 @@ class Problem:
         with self.own_randomness():
             outputs = {what: self._tried(what) for what in ("tasks", "target")}
             self.shape = tuple(outputs["tasks"].shape[1:])
-            self.loss = as_loss(loss, self.shape)
+            self.loss = as_loss(loss, self.shape, self.tasks.labels)
             self._check_labels(outputs)
             self.metrics = metrics_named(metrics, self.loss, self.targets.labels, self.shape)
             self.up = self._checked_directions(maximize)
