@@ -33,7 +33,8 @@ from whence.gradients.projections import CountSketch, Gaussian, Rademacher, flat
 from whence.gradients.solve import solve
 from whence.models.examples import Examples
 from whence.models.functional import functional
-from whence.models.losses import LOSSES, margin
+from whence.models.losses import LOSSES
+from whence.models.metrics import margin
 from whence.models.sampling import task_shares, weights_of
 
 HERE = Path(__file__).resolve().parent

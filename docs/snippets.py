@@ -41,7 +41,6 @@ os.environ.setdefault("MPLBACKEND", "agg")
 from typer.testing import CliRunner
 
 from whence.cli import app
-from whence.icl.language import import_transformers
 
 ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -99,8 +98,6 @@ def snippets(text: str) -> list[Snippet]:
 
 def run_page(text: str, name: str) -> Iterator[Ran]:
     """Run the snippets of a page in the current folder, one after the other."""
-    if "transformers" in text:
-        import_transformers()  # a torchvision that does not go with torch must not keep models of text from loading
     names: dict[str, Any] = {"__name__": "__main__"}
     for snippet in snippets(text):
         began = time.perf_counter()

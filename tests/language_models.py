@@ -58,6 +58,42 @@ def tiny(n_demos=6, n_queries=5, *, kind="llama", length=None, dtype=torch.float
     return language, Prompts.of(language.encode, demos, queries, start=[1])
 
 
+class InContextLearner:
+    """A model that learns in context: each demonstration in the prompt votes for its label, by the words it shares.
+
+    A little of the words' meaning is known beforehand, one label word is liked whatever the text, and there is noise.
+    """
+
+    def __init__(self, encode, meaning, *, known=0.5, bias=2.0, noise=0.5):
+        self.encode, self.meaning, self.known, self.bias, self.noise = encode, meaning, known, bias, noise
+        self.text, self.label = (encode(mark)[0] for mark in ("Text:", "Label:"))
+        self.context = 1 << 20
+
+    def check_length(self, n_tokens, shots):
+        pass
+
+    def after(self, prefix, queries, label_tokens):
+        demos, current = [], []
+        for token in [*prefix, self.text]:
+            if token == self.text and current:
+                *words, _, label = current
+                demos.append((set(words), label))
+                current = []
+            elif token != self.text:
+                current.append(token)
+        found = []
+        for query in queries:
+            words = set(query) - {self.text, self.label}
+            votes = {int(token): 0.0 for token in label_tokens}
+            for shown, label in demos:
+                votes[int(label)] += len(shown & words) / max(len(words), 1)
+            rng = np.random.default_rng([len(prefix), *map(int, query), *map(int, prefix[-6:])])
+            prior = self.known * sum(self.meaning.get(int(word), 0) for word in words)
+            logits = np.array(list(votes.values())) + np.array([prior + self.bias, -prior])
+            found.append(logits + self.noise * rng.normal(size=len(logits)))
+        return torch.tensor(np.array(found))
+
+
 class LinearInEmbeddings(nn.Module):
     """Logits that are a linear function of the embeddings of all tokens, different for every position."""
 

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+import whence
 from whence.errors import InputError
 from whence.models.examples import Examples
 from whence.models.functional import as_outputs, functional
@@ -77,8 +78,83 @@ def test_only_what_requires_a_gradient_is_chosen():
         functional(model, lambda name: False)
 
 
-def test_outputs_are_rows():
-    assert as_outputs(torch.zeros(4)).shape == (4, 1)
-    assert as_outputs(type("Output", (), {"logits": torch.zeros(4, 2)})()).shape == (4, 2)
-    with pytest.raises(InputError, match=r"a tensor of shape \(n, C\) or \(n,\). Got \(2, 3, 4\)"):
-        as_outputs(torch.zeros(2, 3, 4))
+@pytest.mark.parametrize(
+    ("layers", "shape"), [([nn.Flatten(0)], (3, 1)), ([], (3, 1)), ([nn.Unflatten(1, (1, 1))], (3, 1))]
+)
+def test_outputs_are_rows(layers, shape):
+    output_fn, params = functional(nn.Sequential(nn.Linear(2, 1), *layers))
+    assert output_fn(params, torch.zeros(3, 2)).shape == shape
+
+
+def test_outputs_may_be_called_logits():
+    logits = torch.zeros(4, 2)
+    assert as_outputs(type("Output", (), {"logits": logits})()) is logits
+    assert as_outputs({"logits": logits}) is logits
+    for wrong in (torch.zeros(()), None, {"loss": logits}):
+        with pytest.raises(InputError, match=r"one row of outputs per example, a tensor of shape \(n, ...\)"):
+            as_outputs(wrong)
+
+
+class Items(torch.utils.data.Dataset):
+    """A dataset as tokenizers make them: dicts of lists, of different lengths."""
+
+    def __init__(self, lengths, label="labels"):
+        self.rows = [{"input_ids": list(range(1, n + 1)), label: n % 2} for n in lengths]
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, i):
+        return self.rows[i]
+
+
+def padded(rows):
+    """A collator, as in Hugging Face."""
+    width = max(len(row["input_ids"]) for row in rows)
+    ids = torch.tensor([row["input_ids"] + [0] * (width - len(row["input_ids"])) for row in rows])
+    return {"input_ids": ids, "labels": torch.tensor([row["labels"] for row in rows])}
+
+
+def test_datasets_of_dicts_are_collated_together():
+    found = Examples.of({"a": Items([2, 3]), "b": Items([5, 1, 4])}, collate=padded)
+    assert found.inputs["input_ids"].shape == (5, 5)
+    assert found.labels.tolist() == [0, 1, 1, 1, 0]
+    assert found.sizes.tolist() == [2, 3]
+    for form in (list(Items([2, 3])), padded(list(Items([2, 3])))):
+        torch.testing.assert_close(
+            Examples.of(form, "target", padded).inputs["input_ids"], torch.tensor([[1, 2, 0], [1, 2, 3]])
+        )
+    loader = torch.utils.data.DataLoader(Items([2, 3]), collate_fn=padded, shuffle=True)
+    assert Examples.of({"a": loader}).labels.tolist() == [0, 1]
+    with pytest.raises(InputError, match="Give a 'collate' function that pads them"):
+        Examples.of({"a": Items([2, 3])})
+    with pytest.raises(InputError, match=r"must have 'labels'\. It has input_ids, y"):
+        Examples.of({"a": Items([2, 2], label="y")}, collate=lambda rows: {k: torch.zeros(2) for k in rows[0]})
+    with pytest.raises(InputError, match="row for each of 2 examples"):
+        Examples.of({"a": Items([2, 2])}, collate=lambda rows: {"x": torch.zeros(1), "labels": torch.zeros(1)})
+    with pytest.raises(InputError, match=r"cannot be made into a batch \(bad\).$"):
+        Examples.of({"a": Items([2, 2])}, collate=lambda rows: (_ for _ in ()).throw(ValueError("bad")))
+
+
+def test_a_hugging_face_model_is_trained_on_dicts():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(6, 4), nn.Linear(4, 2)
+
+        def forward(self, input_ids):
+            mask = (input_ids > 0).float()[..., None]
+            return {"logits": self.head((self.embed(input_ids) * mask).sum(1) / mask.sum(1))}
+
+    torch.manual_seed(0)
+    model, tasks, target = Classifier(), {"a": Items([2, 3]), "b": Items([5, 1])}, Items([4, 2, 1])
+    problem = whence.Problem(model, tasks, target, collate=padded)
+    batch = padded(target.rows)
+    expected = nn.functional.cross_entropy(model(batch["input_ids"])["logits"], batch["labels"])
+    retrain = whence.Retrain(problem, whence.Recipe(steps=3))
+    assert retrain([0, 0], 0)["loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert retrain([1, 1], 0)["loss"] != retrain([0, 0], 0)["loss"]
+    with pytest.raises(InputError, match=r"cannot take the inputs of the tasks .*token_type_ids"):
+        whence.Problem(
+            model, tasks, target, collate=lambda rows: {**padded(rows), "token_type_ids": torch.zeros(len(rows))}
+        )

@@ -14,7 +14,7 @@ from whence.gradients.routes import cheapest_projection, choose_route, prices
 from whence.models import memory
 from whence.models.examples import Examples
 from whence.models.functional import functional
-from whence.models.losses import margin
+from whence.models.metrics import margin
 
 RANK = 6
 

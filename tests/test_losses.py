@@ -1,22 +1,96 @@
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from whence.errors import InputError
-from whence.models.losses import LOSSES, accuracy, loss_named, margin, metrics_named
+import whence
+from whence.errors import DataWarning, InputError
+from whence.models.callables import OwnMetric, as_loss
+from whence.models.losses import LOSSES, loss_named
+from whence.models.metrics import accuracy, margin, metrics_named
 
+
+def normal(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+IGNORE = torch.tensor([[0, 2, -100], [1, 1, 0], [-100, 2, -100], [2, 0, 1]])
 LABELS = {
     "cross_entropy": torch.tensor([0, 2, 1, 2]),
     "logistic": torch.tensor([0, 1, 1, 0]),
-    "squared": torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)),
+    "squared": normal(4, 3),
 }
-WIDTH = {"cross_entropy": 3, "logistic": 1, "squared": 3}
+MANY = torch.tensor([[0, 1, 1], [1, 0, 0], [1, 1, 1], [0, 0, 0]])
+WEIGHTS = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 
 
-@pytest.fixture(params=sorted(LOSSES))
+def cubic(outputs, labels):
+    """A loss of one's own, of single examples or of a batch."""
+    return (outputs - labels).abs().pow(3).mean()
+
+
+CASES = {  # loss, shape of an output, labels
+    "cross_entropy": ("cross_entropy", (3,), LABELS["cross_entropy"]),
+    "logistic": ("logistic", (1,), LABELS["logistic"]),
+    "squared": ("squared", (3,), LABELS["squared"]),
+    "several labels": ("logistic", (3,), MANY),
+    "sequences": ("cross_entropy", (3, 4), IGNORE),
+    "next tokens": ("next_token", (3, 4), IGNORE),
+    "smoothed": (nn.CrossEntropyLoss(label_smoothing=0.2), (3,), LABELS["cross_entropy"]),
+    "smoothed sequences": (nn.CrossEntropyLoss(label_smoothing=0.2, ignore_index=0), (3, 4), IGNORE.clamp_min(0)),
+    "weighted classes": (nn.CrossEntropyLoss(weight=WEIGHTS), (3,), LABELS["cross_entropy"]),
+    "weighted sequences": (nn.CrossEntropyLoss(weight=WEIGHTS), (3, 3), IGNORE),
+    "probabilities": (nn.CrossEntropyLoss(), (3,), normal(4, 3).softmax(-1)),
+    "classes second": (nn.CrossEntropyLoss(), (3, 2, 2), torch.tensor([[[0, 1], [2, -100]]] * 4)),
+    "mse": (nn.MSELoss(), (3,), LABELS["squared"]),
+    "mse, a number each": (nn.MSELoss(), (), normal(4)),
+    "mse, a column": (nn.MSELoss(), (1,), normal(4)),
+    "bce": (nn.BCEWithLogitsLoss(), (3,), MANY),
+    "weighted bce": (nn.BCEWithLogitsLoss(pos_weight=WEIGHTS), (3,), MANY.double()),
+    "huber, summed": (nn.HuberLoss(reduction="sum"), (3,), LABELS["squared"]),
+    "functional": (nn.functional.mse_loss, (2, 2), normal(4, 2, 2)),
+    "own": (cubic, (3,), LABELS["squared"]),
+}
+
+
+@pytest.fixture(params=CASES)
 def case(request):
-    name = request.param
-    outputs = torch.randn(2, 4, WIDTH[name], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    return LOSSES[name], outputs, LABELS[name]
+    given, shape, labels = CASES[request.param]
+    outputs = normal(2, 4, int(np.prod(shape)), seed=1)
+    loss = as_loss(given, shape, labels)
+    loss.check(outputs[0].reshape(4, *shape) if shape else outputs[0], labels, "tasks")
+    return loss, outputs, labels
+
+
+def by_torch(given, outputs, labels):
+    """Loss of one example, (1, ...), by torch itself."""
+    if isinstance(given, str):
+        if given == "next_token":
+            outputs, labels = outputs[:, :-1], labels[:, 1:]
+        if given == "logistic":
+            return nn.functional.binary_cross_entropy_with_logits(outputs, labels.to(outputs).reshape(outputs.shape))
+        if given == "squared":
+            return (outputs - labels).square().sum() / 2
+        given = nn.CrossEntropyLoss()
+    if isinstance(given, nn.CrossEntropyLoss):
+        outputs = outputs.mT if outputs.ndim == 3 else outputs  # classes last, but for images
+        if given.weight is not None:
+            counts = labels != given.ignore_index
+            weights = torch.where(counts, given.weight[labels.clamp_min(0)], 0.0)
+            plain = nn.functional.cross_entropy(outputs, labels, reduction="none", ignore_index=given.ignore_index)
+            return (weights * plain).sum() / counts.sum()
+        return given(outputs, labels)
+    return given(outputs, labels.to(outputs).reshape(outputs.shape))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_example_has_the_loss_that_torch_gives_it_alone(name):
+    given, shape, labels = CASES[name]
+    outputs = normal(2, 4, int(np.prod(shape)), seed=1)
+    found = as_loss(given, shape, labels)(outputs, labels)
+    formed = outputs.reshape(2, 4, *shape)
+    expected = [[by_torch(given, row[i : i + 1], labels[i : i + 1]) for i in range(4)] for row in formed]
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 def test_values_are_those_of_torch():
@@ -69,7 +143,7 @@ def test_metrics_by_their_definition():
         ("cross_entropy", 3, torch.tensor([-1, 1]), "Got -1"),
         ("cross_entropy", 1, torch.tensor([0, 0]), "two or more outputs"),
         ("cross_entropy", 3, torch.tensor([0.0, 1.0]), "one integer per example"),
-        ("logistic", 2, torch.tensor([0, 1]), "needs one output"),
+        ("logistic", 2, torch.tensor([0, 1]), "needs one output per label"),
         ("logistic", 1, torch.tensor([-1, 1]), "must be 0 or 1"),
         ("squared", 2, torch.tensor([0.0, 1.0]), "2 outputs and 1 labels"),
         ("squared", 1, torch.tensor([0.0, float("nan")]), "must be finite"),
@@ -87,3 +161,202 @@ def test_names_that_do_not_exist_are_refused():
         metrics_named("acc", LOSSES["logistic"])
     with pytest.raises(InputError, match="for classes"):
         metrics_named("accuracy", LOSSES["squared"])
+
+
+# ---- losses and metrics of one's own, in problems ---------------------------------------------------------
+
+
+def problem_with(loss, *, shape=(2,), labels=None, seed=0, **options):
+    """A linear model with outputs of a shape, two tasks of 6 examples and a target of 5."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(3, int(np.prod(shape))), nn.Unflatten(1, shape) if shape else nn.Flatten(0))
+    draw = labels or (lambda n, s: normal(n, *shape, seed=s).float())
+    groups = [(normal(n, 3, seed=s).float(), draw(n, s)) for n, s in ((6, 1), (6, 2), (5, 3))]
+    return whence.Problem(model, {"a": groups[0], "b": groups[1]}, groups[2], loss=loss, **options)
+
+
+def classes(n, seed):
+    return torch.randint(2, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def tokens(n, seed):
+    found = torch.randint(4, (n, 3), generator=torch.Generator().manual_seed(seed))
+    found[::2, 0] = -100
+    return found
+
+
+def several(n, seed):
+    return torch.randint(2, (n, 3), generator=torch.Generator().manual_seed(seed)).float()
+
+
+def untrackable(outputs, labels):
+    """What vmap cannot run: a number is looked at."""
+    return ((outputs - labels) ** 2).mean() if float(outputs.detach().sum()) < 1e9 else outputs.mean()
+
+
+KINDS = {
+    "mse": (nn.MSELoss(), (2,), None),
+    "a number each": (nn.MSELoss(), (), None),
+    "bce": (nn.BCEWithLogitsLoss(), (3,), several),
+    "several labels": ("logistic", (3,), several),
+    "smoothed": (nn.CrossEntropyLoss(label_smoothing=0.1), (2,), classes),
+    "sequences": ("cross_entropy", (3, 4), tokens),
+    "sequences of torch": (nn.CrossEntropyLoss(), (3, 4), tokens),
+    "next tokens": ("next_token", (3, 4), tokens),
+    "own": (cubic, (2,), None),
+}
+
+
+def penalised(problem, l2):
+    """Mean loss where it is least with a penalty on the change of the parameters, by torch's own minimiser."""
+    change = {name: torch.zeros_like(value, requires_grad=True) for name, value in problem.start.items()}
+    optimizer = torch.optim.LBFGS(change.values(), max_iter=300, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
+
+    def loss():
+        state = {name: value + change[name] for name, value in problem.start.items()}
+        return problem.losses(state, problem.tasks.inputs, problem.tasks.labels).mean()
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss() + l2 / 2 * sum(part.square().sum() for part in change.values())
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    return float(loss().detach())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_takes_the_loss(kind):
+    from whence.baselines import influence_scores, trak_scores
+
+    loss, shape, labels = KINDS[kind]
+    problem = problem_with(loss, shape=shape, labels=labels)
+    recipe = whence.Recipe(steps=20, lr=0.02, batch_size=None)
+    retrain = whence.Retrain(problem, recipe)
+    everything, none = retrain.batch([[1, 1], [0, 0]], [0, 0])["loss"]
+    alone = whence.Retrain(problem, recipe, batched=False)([1, 1], 0)["loss"]
+    assert everything == pytest.approx(alone, rel=1e-4)
+    # The model is linear in its parameters: GradEx is exact.
+    own = problem.with_examples(problem.tasks, problem.tasks)
+    gradex = whence.GradEx(own, l2=0.05, tol=1e-10).batch([[1, 1], [0, 0]])
+    found = (gradex["a/loss"] + gradex["b/loss"]) / 2
+    before = problem.losses(problem.start, problem.tasks.inputs, problem.tasks.labels).mean()
+    assert found == pytest.approx([penalised(problem, 0.05), float(before)], rel=1e-3)
+    assert whence.TaskVectors(problem, recipe).batch([[0, 0]])["loss"][0] == pytest.approx(none, rel=1e-4)
+    for scores in (influence_scores, trak_scores):
+        assert np.isfinite(scores(problem).coef_).all()
+
+
+def test_a_loss_that_looks_at_numbers_is_run_one_at_a_time():
+    with pytest.warns(DataWarning, match="one at a time"):
+        retrain = whence.Retrain(problem_with(untrackable), whence.Recipe(steps=5, lr=0.02))
+    found = retrain([1, 1], seed=0)["loss"]
+    assert found == pytest.approx(
+        whence.Retrain(problem_with(nn.MSELoss()), whence.Recipe(steps=5, lr=0.02))([1, 1], seed=0)["loss"], rel=1e-5
+    )
+    with pytest.raises(InputError, match="curvature of the loss untrackable cannot be derived"):
+        whence.GradEx(problem_with(untrackable)).batch([[1, 1]])
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "text"),
+    [
+        (nn.TripletMarginLoss(), {}, r"loss TripletMarginLoss cannot be computed for the tasks .*missing 1 required"),
+        (nn.CrossEntropyLoss(), {}, "Labels of the tasks must be class numbers"),
+        (3, {}, r"must be the name of a loss or a function of \(outputs, labels\). Got 3"),
+        (lambda o, y: (o.argmax(-1) == 0).float().mean(), {}, "does not depend on the outputs"),
+        (lambda o, y: 1.0, {}, "returned float where a tensor"),
+        ("next_token", {}, r"logits of shape \(n, L, V\)"),
+        ("squared", {"metrics": "accuracy"}, "for classes"),
+        ("squared", {"metrics": lambda o, y: o.mean()}, "needs one: give metrics="),
+        ("squared", {"metrics": {"bad": lambda o, y: o.nope}}, "metric 'bad' cannot be computed .*nope"),
+        ("squared", {"metrics": {"wide": lambda o, y: torch.zeros(7)}}, "number for each of 4 examples, or one"),
+        ("squared", {"metrics": {"r": cubic}, "per_query": True}, "'r' is one number for many queries"),
+        ("squared", {"metrics": {"r": cubic}, "maximize": ["s"]}, "no metric 's' to maximize"),
+    ],
+)
+def test_what_cannot_be_a_loss_or_metric_is_refused_in_a_sentence(loss, options, text):
+    with pytest.raises(InputError, match=text):
+        problem_with(loss, **options)
+
+
+def test_a_loss_of_whole_batches_is_warned_of():
+    with pytest.warns(DataWarning, match="not the mean of those of its examples"):
+        problem_with(lambda outputs, labels: (outputs - labels).square().mean().sqrt())
+
+
+def test_labels_that_are_the_tokens_themselves_are_refused():
+    ids = torch.randint(4, (6, 3), generator=torch.Generator().manual_seed(0))
+    model = nn.Embedding(4, 4)
+    with pytest.raises(InputError, match="loss='next_token'"):
+        whence.Problem(model, {"a": (ids, ids)}, (ids, ids))
+    found = whence.Problem(model, {"a": (ids, ids)}, (ids, ids), loss="next_token", metrics=["loss", "accuracy"])
+    logits = model.weight[ids][:, :-1].detach()
+    expected = nn.functional.cross_entropy(logits.mT, ids[:, 1:])
+    outcome = whence.Retrain(found, whence.Recipe(steps=1))([0], 0)
+    assert outcome["loss"] == pytest.approx(float(expected), rel=1e-5)
+    assert outcome["accuracy"] == pytest.approx(float((logits.argmax(-1) == ids[:, 1:]).float().mean()))
+
+
+def rmse(outputs, labels):
+    return (outputs - labels).square().mean().sqrt()
+
+
+def absolute(outputs, labels):
+    return (outputs - labels).abs()  # (n, C)
+
+
+def test_metrics_of_ones_own_are_of_each_query_or_of_all_together():
+    problem = problem_with("squared", metrics=["loss", rmse, absolute], maximize=["absolute"])
+    outputs = problem.output_fn(problem.start, problem.targets.inputs)
+    for method in (
+        whence.Retrain(problem, whence.Recipe(steps=1)),
+        whence.TaskVectors(problem, whence.Recipe(steps=1)),
+        whence.TaskVectors(problem, whence.Recipe(steps=1), merge="outputs"),
+        whence.GradEx(problem),
+    ):
+        found = method([0, 0], 0)
+        assert found["rmse"] == pytest.approx(float(rmse(outputs, problem.targets.labels)), rel=1e-5)
+        assert found["absolute"] == pytest.approx(float(absolute(outputs, problem.targets.labels).mean()), rel=1e-5)
+        assert tuple(method.maximize) == ("absolute",)
+    with pytest.raises(InputError, match="'rmse' is one number for many queries, and cannot be merged"):
+        whence.TaskVectors(problem, whence.Recipe(steps=1), merge="outcomes")
+    each = problem_with("squared", metrics=absolute, per_query=True)
+    assert whence.Retrain(each, whence.Recipe(steps=1))([0, 0], 0)["absolute"] == pytest.approx(
+        absolute(outputs, problem.targets.labels).mean(1).tolist(), rel=1e-5
+    )
+    assert OwnMetric(lambda o, y: 0.5, "half", (2,))  # a plain number will do
+    halves = problem_with("squared", metrics={"half": lambda o, y: 0.5})
+    assert whence.Retrain(halves, whence.Recipe(steps=1))([0, 0], 0)["half"] == 0.5
+
+
+def test_accuracy_of_several_labels_and_of_sequences():
+    problem = problem_with("logistic", shape=(3,), labels=several, metrics="accuracy")
+    outputs = problem.output_fn(problem.start, problem.targets.inputs)
+    expected = ((outputs > 0) == (problem.targets.labels > 0)).float().mean()
+    assert whence.Retrain(problem, whence.Recipe(steps=1))([0, 0], 0)["accuracy"] == pytest.approx(float(expected))
+    problem = problem_with("cross_entropy", shape=(3, 4), labels=tokens, metrics="accuracy")
+    guess = problem.output_fn(problem.start, problem.targets.inputs).view(5, 3, 4).argmax(-1)
+    rows = [
+        np.mean([g == y for g, y in zip(*pair, strict=True) if y != -100])
+        for pair in zip(guess.tolist(), problem.targets.labels.tolist(), strict=True)
+    ]
+    assert whence.Retrain(problem, whence.Recipe(steps=1))([0, 0], 0)["accuracy"] == pytest.approx(np.mean(rows))
+    with pytest.raises(InputError, match="one label per example"):
+        problem_with("cross_entropy", shape=(3, 4), labels=tokens, metrics="margin")
+
+
+def test_a_folder_of_one_loss_is_refused_by_another(tmp_path):
+    recipe = whence.Recipe(steps=2)
+    losses = [nn.HuberLoss(), nn.HuberLoss(delta=0.1), nn.MSELoss(), cubic, "squared"]
+    found = [whence.Retrain(problem_with(loss), recipe).fingerprint["loss"] for loss in losses]
+    assert len(set(found)) == len(losses)
+    assert found == [whence.Retrain(problem_with(loss), recipe).fingerprint["loss"] for loss in losses]
+    weighted = [nn.BCEWithLogitsLoss(pos_weight=torch.full((3,), w)) for w in (1.0, 2.0)]
+    first, second = (
+        whence.TaskVectors(problem_with(loss, shape=(3,), labels=several), recipe, path=tmp_path) for loss in weighted
+    )
+    first.batch([[1, 1]])
+    with pytest.raises(InputError, match="loss"):
+        second.batch([[1, 1]])

@@ -16,10 +16,12 @@ import pytest
 import whence
 from whence.errors import DataWarning, InputError
 from whence.measuring.display import Display, duration
+from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result
 from whence.measuring.values import flatten, flatten_batch
 from whence.outcomes.ledger import Ledger
 from whence.outcomes.plan import Plan
+from whence.outcomes.runs import read_ledger
 
 TASKS = ["code", "math", "law", "news"]
 EFFECTS = np.array([-1.0, 0.5, 0.25, 0.0])
@@ -298,7 +300,7 @@ def test_a_bad_row_of_a_batch_costs_no_other_row():
     with pytest.warns(
         DataWarning, match=r"5 of 15 rows failed and stay NaN\. The first, row 0: MemoryError: too many\."
     ):
-        runs = whence.measure(Fragile(), "all")
+        runs = whence.measure(Fragile(), "all", keep_going=True)
     bad = np.isin(runs.subsets.sum(1), (1, 4))
     assert np.isnan(runs.values[bad]).all()
     np.testing.assert_array_equal(runs.values[~bad], expected(runs.subsets, seeds_of(0, 1, 15))[~bad])
@@ -317,9 +319,62 @@ def test_the_first_finished_row_says_which_targets_there_are():
 
 def test_where_every_row_fails_there_is_still_a_table():
     with pytest.warns(DataWarning, match=r"3 of 3 rows failed.*ZeroDivisionError: division by zero"):
-        runs = whence.measure(lambda subset, seed: 1 / 0, "loo", tasks=2, engine="inline", maximize=["acc"])
+        runs = whence.measure(
+            lambda subset, seed: 1 / 0, "loo", tasks=2, engine="inline", maximize=["acc"], keep_going=True
+        )
     assert runs.target_names == ("outcome",)
     assert np.isnan(runs.values).all()
+
+
+@pytest.mark.parametrize("engine", ["inline", "local"])
+def test_a_first_row_that_fails_stops_the_run_and_the_same_call_tries_again(tmp_path, engine):
+    def fails(subset, seed):
+        return {"loss": "low"}
+
+    def passes(subset, seed):
+        return {"loss": float(subset.sum())}
+
+    how = {"tasks": TASKS, "path": tmp_path / "run", "engine": engine}
+    with pytest.raises(InputError, match=r"row 0 failed after .* only text \(loss\).* keep_going=True"):
+        whence.measure(fails, "loo", **how)
+    kept = read_ledger(tmp_path / "run")
+    assert (kept.failed, kept.done, kept.open) == (1, 0, 4)
+    assert len(list((tmp_path / "run/failures").iterdir())) == 1
+    runs = whence.measure(passes, "loo", **how)  # nothing was measured, so that there is nothing to mix with
+    np.testing.assert_array_equal(runs.values[:, 0], [4, 3, 3, 3, 3])
+    assert "accepted changes" not in runs.provenance
+
+
+def test_a_later_row_that_fails_does_not_stop_the_run():
+    with pytest.warns(DataWarning, match="1 of 5 rows failed"):
+        runs = whence.measure(
+            lambda subset, seed: float(subset.sum()) if subset[0] else 1 / 0, "loo", tasks=4, engine="inline"
+        )
+    assert np.isnan(runs.values[:, 0]).tolist() == [False, True, False, False, False]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_text_among_the_numbers_is_set_aside_and_an_array_is_maximised_by_its_name(batched):
+    class Both(OutcomeFn):
+        task_names = ("a", "b")
+
+        def __call__(self, subset, seed):
+            return {"checkpoint": "last.pt", "success": [subset.sum(), 1.0], "loss": 0.5, "stages": ["a", "b"]}
+
+    if batched:
+        Both.batch = lambda self, subsets, seeds: {
+            "checkpoint": ["last.pt"] * len(subsets),
+            "success": np.stack([subsets.sum(1), np.ones(len(subsets))], 1),
+            "loss": np.full(len(subsets), 0.5),
+            "stages": np.array(["a"] * len(subsets)),
+        }
+    with pytest.warns(DataWarning, match="text and not a number: 'checkpoint', 'stages'"):
+        runs = whence.measure(Both(), "loo", maximize="success", engine="inline")
+    assert runs.target_names == ("success[0]", "success[1]", "loss")
+    assert runs.maximize == (True, True, False)
+    np.testing.assert_array_equal(runs.values[:, 0], [2, 1, 1])
+    with pytest.raises(InputError, match=r"no target 'succes'\. Did you mean 'success"):
+        whence.measure(Both(), "loo", maximize="succes", engine="inline")
 
 
 def test_nothing_is_written_without_a_path(tmp_path, monkeypatch):

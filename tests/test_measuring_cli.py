@@ -320,3 +320,35 @@ def test_evaluate_says_how_many_runs_an_effect_takes(tables):
     refused = run("evaluate", "runs.csv", "-O", "loss", "--effect", 0)
     assert refused.exit_code == 2
     assert "--effect must be a number above 0" in refused.stderr
+
+
+NIGHTLY = """
+import os
+
+TASKS = ["a", "b", "c"]
+
+
+def train(subset, seed):
+    found = {"success": [subset.sum(), 1.0], "checkpoint": "last.pt"}
+    return found if os.environ.get("FIXED") else {"success": {"wrong": found}}
+"""
+
+
+def test_a_night_is_not_lost_to_what_is_returned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exp.py").write_text(NIGHTLY, encoding="utf-8")
+    command = ["measure", "exp.py:train", "-d", "loo", "-o", "run", "--engine", "inline", "--maximize", "success"]
+    stopped = run(*command)
+    assert stopped.exit_code == 2
+    assert "row 0 failed after" in stopped.stderr
+    assert "--keep-going" in stopped.stderr
+    assert read_ledger(tmp_path / "run").failed == 1
+    insisted = run(*command, "--keep-going")
+    assert insisted.exit_code == 1
+    assert read_ledger(tmp_path / "run").failed == 4
+    monkeypatch.setenv("FIXED", "1")
+    resumed = run(*command, "--json")
+    assert resumed.exit_code == 0, resumed.stderr
+    found = json.loads(resumed.stdout)
+    assert (found["measured"], found["failed"], found["set_aside"]) == (4, 0, ["checkpoint"])
+    assert whence.read_outcomes("run").maximize == (True, True)

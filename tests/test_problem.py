@@ -253,7 +253,7 @@ def test_what_is_not_an_optimizer_is_refused():
     with pytest.raises(TypeError, match="abstract method"):
         Forgetful()
     for other in ("lion", torch.optim.SGD):
-        with pytest.raises(InputError, match=r"There is no optimizer .* There are: adamw, sgd\."):
+        with pytest.raises(InputError, match=r"There is no optimizer .* There are: adamw, sgd, sam, nso\."):
             Recipe(steps=1, optimizer=other)
 
 

@@ -6,7 +6,7 @@ import copy
 import math
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -15,8 +15,10 @@ from torch import nn
 
 import whence
 from whence import DataWarning, InputError, Problem, Recipe, Retrain
-from whence.models.optimizers import SGD, AdamW
+from whence.models.optimizers import NSO, SAM, SGD, AdamW
 from whence.models.sampling import draw_batches, example_shares
+from whence.models.stack import Stack
+from whence.models.training import train
 
 N_TASKS, SIZES, WIDTH, CLASSES = 4, (7, 5, 9, 6), 6, 3
 SUBSETS = np.array([[1.0, 1, 0, 0], [0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 1, 1], [0, 0, 1, 0]])
@@ -90,6 +92,12 @@ RECIPES = {
     "clipped": Recipe(steps=9, lr=0.5, optimizer="sgd", clip=0.3, batch_size=5),
     "full batches": Recipe(steps=9, lr=0.1, batch_size=None),
     "full batches, tasks": Recipe(steps=9, lr=0.3, optimizer="sgd", batch_size=None, weighting="task", clip=0.2),
+    "accumulated": Recipe(steps=9, lr=0.05, batch_size=5, accumulate=3, clip=0.3),
+    "accumulated full batches": Recipe(steps=9, lr=0.1, batch_size=None, accumulate=4),
+    "sam": Recipe(steps=9, lr=0.2, optimizer=SAM(rho=0.3), batch_size=4, clip=0.5),
+    "sam, adamw, full batches": Recipe(steps=9, lr=0.05, optimizer=SAM(base="adamw", rho=0.1), batch_size=None),
+    "nso": Recipe(steps=9, lr=0.2, optimizer=NSO(base=SGD(momentum=0.9), sigma=0.2, pairs=2), batch_size=4),
+    "nso, accumulated": Recipe(steps=9, lr=0.2, optimizer=NSO(sigma=0.1), batch_size=6, accumulate=2),
 }
 
 
@@ -111,14 +119,42 @@ def data(kind="mlp"):
     return tasks, group(10, 99, kind)
 
 
+def gradient_of(update, loss, model, noise):
+    """What an optimizer takes for the gradient, from its formula."""
+    here = {name: param.detach() for name, param in model.named_parameters() if param.requires_grad}
+
+    def at(move):
+        places = {name: (value + move[name]).requires_grad_() for name, value in here.items()}
+        return dict(zip(here, torch.autograd.grad(loss(places), list(places.values())), strict=True))
+
+    def moved(by, factor):
+        return {name: factor * value for name, value in by.items()}
+
+    plain = at(dict.fromkeys(here, 0.0))  # batch statistics are those of this pass
+    if isinstance(update, SAM):
+        length = torch.cat([gradient.flatten() for gradient in plain.values()]).norm()
+        return at(moved(plain, update.rho / length)).values()
+    if isinstance(update, NSO):
+        total = []
+        for _ in range(update.pairs):
+            drawn = torch.randn(sum(value.numel() for value in here.values()), generator=noise).double()
+            parts = drawn.split([value.numel() for value in here.values()])
+            drawn = {n: part.view_as(v) for (n, v), part in zip(here.items(), parts, strict=True)}
+            total += [at(moved(drawn, sign * update.sigma)) for sign in (1, -1)]
+        return [sum(one[name] for one in total) / len(total) for name in here]
+    return plain.values()
+
+
 def by_hand(model, tasks, recipe, subset, seed, *, shared=False):
     """A plain loop over batches: the copy of the model after training."""
     model = copy.deepcopy(model)
     if not subset.any():
         return model.eval()
     inputs, labels = (torch.cat(parts) for parts in zip(*tasks.values(), strict=True))
-    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[recipe.update.name]
-    optimizer = kind(model.parameters(), recipe.lr, weight_decay=recipe.weight_decay, **asdict(recipe.update))
+    update = getattr(recipe.update, "stepper", recipe.update)
+    kind = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[update.name]
+    optimizer = kind(model.parameters(), recipe.lr, weight_decay=recipe.weight_decay, **asdict(update))
+    noise = torch.Generator().manual_seed(int(seed))
     decay = {"constant": lambda x: 1, "linear": lambda x: 1 - x, "cosine": lambda x: 0.5 + 0.5 * math.cos(math.pi * x)}
 
     def factor(t):
@@ -141,8 +177,14 @@ def by_hand(model, tasks, recipe, subset, seed, *, shared=False):
     model.train()
     for rows, share in steps:
         optimizer.zero_grad()
-        losses = nn.functional.cross_entropy(model(inputs[rows]), labels[rows], reduction="none")
-        (losses * share).sum().backward()
+
+        def loss(weights, rows=rows, share=share):
+            outputs = torch.func.functional_call(model, weights, inputs[rows])
+            return (nn.functional.cross_entropy(outputs, labels[rows], reduction="none") * share).sum()
+
+        moving = [param for param in model.parameters() if param.requires_grad]
+        for param, gradient in zip(moving, gradient_of(recipe.update, loss, model, noise), strict=True):
+            param.grad = gradient
         if recipe.clip:
             nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
         optimizer.step()
@@ -167,6 +209,71 @@ def test_every_recipe_is_the_plain_loop(recipe, batched):
     else:
         found = np.array([outcome(subset, seed)["loss"] for subset, seed in zip(SUBSETS, SEEDS, strict=True)])
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("recipe", ["accumulated", "accumulated full batches", "nso, accumulated"])
+def test_accumulated_gradients_are_those_of_the_whole_batch(recipe):
+    model, (tasks, target) = make("mlp"), data()
+    problem, split = Problem(model, tasks, target, per_query=True), RECIPES[recipe]
+    whole = replace(split, accumulate=1)
+    for batched in (True, False):
+        found, expected = (Retrain(problem, one, batched=batched)(SUBSETS[2], 4)["loss"] for one in (split, whole))
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+    assert split.settings == whole.settings
+
+
+@pytest.mark.parametrize("optimizer", [SAM(rho=0.2), NSO(sigma=0.1)], ids=str)
+def test_batch_statistics_move_once_a_step_whatever_the_passes(optimizer):
+    model, (tasks, target) = make("batch norm"), data()
+    problem = Problem(model, tasks, target, per_query=True)
+    recipe = Recipe(steps=6, lr=0.1, optimizer=optimizer, batch_size=5)
+    many = Retrain(problem, recipe, batched=True).batch(SUBSETS, SEEDS)["loss"]
+    alone = Retrain(problem, recipe, batched=False)
+    for row in (0, 2):
+        np.testing.assert_allclose(alone(SUBSETS[row], SEEDS[row])["loss"], many[row], rtol=1e-8)
+    stack = Stack(problem, batched=False)
+    state = train(stack, recipe, stack.start(1), SUBSETS[:1], SEEDS[:1])
+    assert int(state["1.num_batches_tracked"][0]) == recipe.steps
+
+
+def test_half_precision_is_near_to_single_and_not_the_same():
+    model, (tasks, target) = make("mlp").float(), data()
+    tasks = {name: (inputs.float(), labels) for name, (inputs, labels) in tasks.items()}
+    problem = Problem(model, tasks, (target[0].float(), target[1]))
+    recipe = Recipe(steps=20, lr=0.01, batch_size=8)
+    for batched in (True, False):
+        single, half = (
+            Retrain(problem, replace(recipe, precision=precision), batched=batched)(SUBSETS[3], 1)["loss"]
+            for precision in ("float32", "bfloat16")
+        )
+        assert single != half
+        assert half == pytest.approx(single, rel=0.03)
+    assert "precision bfloat16" in str(replace(recipe, precision="bfloat16"))
+
+
+@pytest.mark.parametrize(
+    ("make_one", "text"),
+    [
+        (lambda: Recipe(steps=1, batch_size=2, accumulate=3), "cannot be made in 3 passes"),
+        (lambda: Recipe(steps=1, precision="float16"), "no precision 'float16'"),
+        (lambda: SAM(rho=-1), "'rho' of SAM"),
+        (lambda: NSO(pairs=0), "'pairs' of NSO"),
+        (lambda: SAM(base="nso"), "'base' of SAM"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(make_one, text):
+    with pytest.raises(InputError, match=text):
+        make_one()
+
+
+@pytest.mark.parametrize("optimizer", ["sam", "nso"])
+def test_estimators_that_follow_a_run_take_optimizers_that_look_elsewhere(optimizer):
+    problem = Problem(make("mlp"), *data())
+    recipe = Recipe(steps=30, lr=0.1, optimizer=optimizer)
+    plain = replace(recipe, optimizer="sgd")
+    for estimate in (lambda r: whence.GradEx.along(problem, r, rank=16), lambda r: whence.OneStep(problem, r)):
+        near, far = (estimate(one).batch(SUBSETS)["loss"] for one in (recipe, plain))
+        np.testing.assert_allclose(near, far, rtol=0.1)
 
 
 @pytest.mark.parametrize("kind", MODELS)

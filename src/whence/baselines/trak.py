@@ -24,7 +24,7 @@ from whence.estimators.gradex import USUAL, GradEx
 from whence.gradients.factored import Kronecker
 from whence.gradients.linearize import Features, Linearization
 from whence.gradients.projections import Projection
-from whence.models.losses import Loss, Squared
+from whence.models.losses import Loss, one_label_each
 from whence.models.points import Checkpoint
 from whence.models.problem import Problem, as_problem
 
@@ -72,7 +72,7 @@ def trak_scores(
     if kernel not in ("samples", "tasks"):
         raise InputError(f"The 'kernel' of TRAK must be 'samples' or 'tasks'. Got {kernel!r}.")
     problem = as_problem(problem).on_loss()
-    of = "outputs" if isinstance(problem.loss, Squared) else "margin"
+    of = "margin" if one_label_each(problem.loss, problem.tasks.labels) else "outputs"
     gradex = GradEx(
         problem, rank, of=of, weighting=weighting, projection=projection, checkpoints=checkpoints,
         n_projections=n_projections, features=features, seed=seed,

@@ -47,6 +47,22 @@ TemplateText = Annotated[
 Instruction = Annotated[
     str, typer.Option(metavar="TEXT", help="Text before the first demonstration.", rich_help_panel=WRITING)
 ]
+Chat = Annotated[
+    bool,
+    typer.Option(
+        "--chat", help="Write prompts as conversations, by the model's chat template.", rich_help_panel=WRITING
+    ),
+]
+Open = Annotated[
+    bool, typer.Option("--open", help="Labels are answers in free text, not classes.", rich_help_panel=WRITING)
+]
+ScorerName = Annotated[
+    str | None,
+    typer.Option(
+        "--scorer", metavar="FILE.py:NAME", rich_help_panel=WRITING,
+        help="Function of (generated, answer) that scores open answers (default: exact match).",
+    ),
+]  # fmt: skip
 Words = Annotated[
     args.Names, typer.Option(metavar="LABEL=WORD", help="Word that stands for a label.", rich_help_panel=WRITING)
 ]
@@ -89,6 +105,9 @@ def icl(
     template: TemplateText = None,
     instruction: Instruction = "",
     words: Words = None,
+    chat: Chat = False,
+    open_answers: Open = False,
+    scorer: ScorerName = None,
     text_field: TextField = "text",
     label_field: LabelField = "label",
     true_prompts: TruePrompts = 30,
@@ -119,11 +138,20 @@ def icl(
         if len(candidates) <= shots:
             given = counted(len(candidates), "demonstration")
             raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
-        written = _template(template, instruction)
+        if scorer is not None and not open_answers:
+            raise InputError("A scorer judges open answers: give --open too.")
+        judge_by = None if scorer is None else _scorer(scorer)
+        _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
         language = _load(model, device, batch_size)
+        if chat:
+            written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
+        else:
+            written = _template(template, instruction)
+        opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
         prompts = whence.icl.Prompts.of(
-            language.encode, candidates, asked, template=written, words=_words(words), start=language.start
-        )
+            language.encode, candidates, asked, template=written, words=_words(words),
+            start=[] if opened else language.start, open=open_answers,
+        )  # fmt: skip
         found = whence.icl.recommend(
             language,
             prompts,
@@ -133,11 +161,15 @@ def icl(
             n_estimates=n,
             anchors=anchors,
             path=output,
+            scorer=judge_by,
             seed=seed,
         )
         document, page = _document(found, len(judges)), _page(found, len(judges), top)
         if report is not None:
-            whence.report(found.model, report, rule="inclusion", seed=seed)
+            from whence.display.prompts import prompt_insert
+            from whence.display.report import collect, write_page
+
+            write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
             document["report"] = str(report)
             page.append(Text(f"Written to {report}: open it in a browser."))
     Answer(document, page).print(as_json=as_json)
@@ -168,7 +200,29 @@ def _template(text: str | None, instruction: str) -> "Template":
     from whence.icl import Template
     from whence.icl.prompts import TEMPLATE
 
-    return Template(TEMPLATE if text is None else text.replace("\\n", "\n"), instruction.replace("\\n", "\n"))
+    return Template(TEMPLATE if text is None else _lines(text), _lines(instruction))
+
+
+def _lines(text: str) -> str:
+    """Text with line breaks, as the command line has them."""
+    return text.replace("\\n", "\n")
+
+
+def _scorer(text: str) -> Any:
+    from whence.measuring.functions import load_function
+
+    found, _ = load_function(text)
+    return found
+
+
+def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, open_answers: bool) -> None:
+    """Refuse labels that are no classes: nearly every example has its own."""
+    labels = {example.label for example in examples}
+    if not open_answers and words is None and len(examples) > 8 and len(labels) > len(examples) / 2:
+        raise InputError(
+            f"There are {len(labels)} different labels in {len(examples)} examples. If they are answers in free text, "
+            "give --open; if they are classes, there must be more examples of each."
+        )
 
 
 def _load(place: Path, device: str | None, batch_size: int) -> "LanguageModel":
@@ -207,6 +261,14 @@ def _document(found: "Recommendation", n_held_out: int) -> dict[str, Any]:
             "high": found.high,
         },
         "judged": found.judged.to_frame().to_dict("records"),
+        "score_name": "score" if found.prompts.open else "accuracy",
+        "held_out": [
+            {"text": query.text, "label": query.label, "loss": float(loss), "accuracy": float(right)}
+            for query, loss, right in zip(found.held_out, found.answers["loss"], found.answers["accuracy"], strict=True)
+        ],
+        "doubts": [] if found.doubts is None else found.doubts.to_frame().to_dict("records"),
+        "doubts_said": _doubts_said(found),
+        "explained_said": _explained_said(found),
         "held_out_queries": n_held_out,
         "explained": [
             {"query": query.text, "label": query.label, "demonstrations": found.explain(at)}
@@ -222,11 +284,12 @@ def _page(found: "Recommendation", n_held_out: int, top: int | None) -> Page:
     return [
         *model_page(found.model),
         *_ranked_page(found.to_frame(), top),
+        *_doubts_page(found),
         *_pairs_page(found.pairs.to_frame(top=MOST_PAIRS)),
         title(f"Chosen prompt ({found.how})"),
         Text(found.text.rstrip(), style="green"),
         Text(""),
-        *_judged_page(found.judged.to_frame(), n_held_out),
+        *_judged_page(found.judged.to_frame(), n_held_out, "score" if found.prompts.open else "accuracy"),
         *_explained_page(found),
     ]
 
@@ -258,7 +321,41 @@ def _pairs_page(pairs: "pd.DataFrame") -> Page:
     return [heading, table(["pair", "score", "90% interval", "verdict"], rows, left=["verdict"])]
 
 
-def _judged_page(judged: "pd.DataFrame", n_queries: int) -> Page:
+def _doubts_said(found: "Recommendation") -> str:
+    """What the model says of the labels, in a sentence."""
+    if found.doubts is None:
+        return ""
+    agrees = f"asked after prompts of others, the model gives {share(found.doubts.agreement)} of them their own label"
+    if not found.doubts.knows:
+        return f"Labels could not be checked: {agrees}, which is no better than chance."
+    doubtful = found.doubts.doubtful
+    if not doubtful:
+        return f"No label is in doubt: {agrees}."
+    return f"Labels in doubt: {', '.join(doubtful)} ({agrees})."
+
+
+def _doubts_page(found: "Recommendation") -> Page:
+    if found.doubts is None:
+        return []
+    page: Page = [remark(_doubts_said(found))]
+    frame = found.doubts.to_frame()
+    texts = {demo.name: demo.text for demo in found.prompts.demos}
+    rows: list[Row] = [
+        [row["name"], row["label"], row["likelier"], number(row["margin"], 2, signed=True), _short(texts[row["name"]])]
+        for row in frame[frame["doubtful"]].to_dict("records")
+    ]
+    if rows:
+        columns = ["demonstration", "label", "rather", "log-odds of label", "text"]
+        page = [title("Labels in doubt"), table(columns, rows, left=["label", "rather", "text"]), *page]
+    return page
+
+
+def _explained_said(found: "Recommendation") -> str:
+    what = "likelihood per token of the answer, in logs" if found.prompts.open else "log-odds of the right label"
+    return f"score: change of the {what}, in the place of an average demonstration (estimated)"
+
+
+def _judged_page(judged: "pd.DataFrame", n_queries: int, score: str) -> Page:
     rows: list[Row] = [
         [row["prompt"], number(row["loss"], 3), share(row["accuracy"]), number(row["more_loss"], 3, signed=True),
          span(row["low"], row["high"], 3, signed=True)]
@@ -266,7 +363,7 @@ def _judged_page(judged: "pd.DataFrame", n_queries: int) -> Page:
     ]  # fmt: skip
     return [
         title(f"Run on {n_queries} queries that were not used to choose"),
-        table(["prompt", "loss", "accuracy", "more loss", "95% interval"], rows),
+        table(["prompt", "loss", score, "more loss", "95% interval"], rows),
         remark("more loss: than the chosen prompt; the interval is over queries"),
     ]
 
@@ -280,8 +377,7 @@ def _explained_page(found: "Recommendation") -> Page:
         ]
         page.append(title(f"For the query “{_short(query.text)}” ({query.label})"))
         page.append(table(["demonstration", "score", "label", "text"], rows, left=["label", "text"]))
-    said = "score: change of the log-odds of the right label, in the place of an average demonstration (estimated)"
-    return [*page, remark(said)]
+    return [*page, remark(_explained_said(found))]
 
 
 def _short(text: str) -> str:

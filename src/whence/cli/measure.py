@@ -44,6 +44,7 @@ Folder = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(metavar="N", help="Number of runs of each subset (default: 1).", min=1)]
 Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
+KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on if rows fail before any has succeeded.")]
 Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="Metric for which higher is better.")]
 Jobs = Annotated[
     int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers (-1: one per core).", rich_help_panel=WHO)
@@ -71,6 +72,7 @@ def measure(
     seeds: Seeds = None,
     maximize: Maximize = None,
     retry: Retry = False,
+    keep_going: KeepGoing = False,
     accept_change: args.AcceptChange = False,
     jobs: Jobs = 1,
     engine: EngineOption = EngineName.local,
@@ -84,7 +86,8 @@ def measure(
     """Make the runs: train on subsets, losing nothing.
 
     Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
-    or more --seeds, it extends the run. Other verbs can read the folder at any time: whence fit run/
+    or more --seeds, it extends the run. A row that fails before any has succeeded stops the run; later ones do not.
+    Other verbs can read the folder at any time: whence fit run/
     """
     from whence.measuring.engine import Workers
     from whence.measuring.functions import load_function
@@ -109,9 +112,8 @@ def measure(
         workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
         began = time.monotonic()
         try:
-            ledger = carry_out(
-                plan, outcome_fn, output, workers, retry=retry, accept_change=accept_change, progress=True
-            )
+            how: Any = {"retry": retry, "keep_going": keep_going, "accept_change": accept_change}
+            ledger = carry_out(plan, outcome_fn, output, workers, **how, progress=True)
         except KeyboardInterrupt:
             _report_stop(output)
             raise
@@ -168,6 +170,7 @@ def _document(ledger: "Ledger", folder: Path) -> dict[str, Any]:
         "tasks": ledger.plan.task_names,
         "targets": ledger.targets,
         "failures": _failures(ledger),
+        "set_aside": list(ledger.aside),
     }
 
 
@@ -188,6 +191,8 @@ def _page(ledger: "Ledger", folder: Path, seconds: float) -> Page:
             table(["row", "replicate", "tasks", "reason"], rows, left=["tasks", "reason"]),
             Text(f"Tracebacks and output are in {folder / FAILURES}. Retry these rows with --retry."),
         ]
+    if ledger.aside:
+        page += [remark(ledger.said_aside())]
     page += _noise(ledger)
     where = shlex.quote(str(folder))
     if ledger.plan.design == "LeaveOneOut()":

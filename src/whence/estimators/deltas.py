@@ -14,11 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from whence.arrays import Floats
 from whence.errors import InputError, counted, some_of
 from whence.models.memory import free_bytes
 from whence.outcomes.writing import read_document, refuse_occupied, refuse_other, whole_file, write_document
@@ -216,3 +218,18 @@ def is_finite(delta: Delta) -> bool:
     False
     """
     return all(bool(value.isfinite().all()) for value in delta.values())
+
+
+class Training:
+    """Outcome function that makes the vector of a task, and says how long it is."""
+
+    def __init__(self, vectors: Any) -> None:
+        self.vectors = vectors
+
+    def __call__(self, subset: Floats, seed: int) -> dict[str, float]:
+        task = int(np.argmax(subset))
+        (delta,) = self.vectors.trained_alone([task])
+        if not is_finite(delta):
+            raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
+        self.vectors.folder().save(self.vectors.task_names[task], delta)
+        return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}

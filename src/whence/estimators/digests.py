@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Any
+
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from whence.gradients.store import fingerprint
+from whence.measuring.fingerprint import parts_of
+from whence.models.callables import OwnMetric, PerExample
 from whence.models.examples import Examples
+from whence.models.losses import LOSSES, CrossEntropy
 from whence.models.problem import Problem
 
 
@@ -24,13 +31,37 @@ def group_digests(examples: Examples) -> dict[str, str]:
     return found
 
 
+def loss_digest(problem: Problem) -> str:
+    """What tells the loss from others: its name, and of one's own what it depends on."""
+    loss = problem.loss
+    if isinstance(loss, PerExample):
+        return f"{loss.name} {_function_digest(loss.given)}"
+    if loss in LOSSES.values():
+        return type(loss).__name__
+    return repr(loss) if isinstance(loss, CrossEntropy) else f"{type(loss).__name__} {_function_digest(loss)}"
+
+
+def _function_digest(function: Any) -> str:
+    """Digest of the source and settings of a function or module."""
+    settings = sorted(parts_of(function))
+    buffers = list(function.buffers()) if isinstance(function, nn.Module) else []
+    found = hashlib.sha256(repr(settings).encode())
+    found.update(fingerprint(buffers).encode())
+    return found.hexdigest()[:16]
+
+
 def problem_digests(problem: Problem) -> dict[str, str]:
     """Digests of all that outcomes depend on, apart from the method, by name."""
     return {
         "model": start_digest(problem),
         "trained": ", ".join(sorted(problem.trained)),
-        "loss": type(problem.loss).__name__,
+        "loss": loss_digest(problem),
         "metrics": ", ".join(problem.metrics) + (" per query" if problem.per_query else ""),
+        **{
+            f"metric {name}": _function_digest(metric.function)
+            for name, metric in problem.metrics.items()
+            if isinstance(metric, OwnMetric)
+        },
         **{f"examples of {name}": found for name, found in group_digests(problem.tasks).items()},
         **{f"target {name}": found for name, found in group_digests(problem.targets).items()},
     }

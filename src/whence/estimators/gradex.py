@@ -39,7 +39,8 @@ from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subs
 from whence.gradients.routes import cheapest_projection, passes
 from whence.gradients.solve import Solution, solve
 from whence.models.functional import Params
-from whence.models.losses import Logistic, Loss, Squared, metrics_named
+from whence.models.losses import Logistic, Loss, one_label_each
+from whence.models.metrics import metrics_named
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
@@ -230,7 +231,7 @@ class GradEx:
         for member, solution in zip(self.members, self.solutions(subsets), strict=True):
             for name, value in member.targets.values(solution.delta, self.metrics).items():
                 total[name] = total.get(name, 0) + value / len(self.members)
-        return by_target(total, self.problem.targets, per_query=self.problem.per_query)
+        return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
 
     def solutions(self, subsets: ArrayLike) -> list[Solution]:
         """Updates and certificates of the subsets, for each member."""
@@ -350,7 +351,7 @@ class GradEx:
     def _warn_if_learned(self, tasks: Linearization, point: int) -> None:
         labels = tasks.examples.labels
         idle = torch.zeros_like(tasks.outputs)
-        if isinstance(self.loss, Squared):
+        if labels.is_floating_point() and labels[0].numel() == idle.shape[1]:
             idle += labels.to(idle).reshape(len(labels), -1).mean(dim=0)
         now, before = (float(self.loss(outputs, labels).mean()) for outputs in (tasks.outputs, idle))
         if now < LEARNED * before:
@@ -370,8 +371,10 @@ def _differences(origin: Params, params: Params) -> Params:
 
 def _margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
     """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
-    if isinstance(problem.loss, Squared):
-        raise InputError("Only classes have margins: of='margin' does not go with the squared loss.")
+    if not one_label_each(problem.loss, problem.tasks.labels):
+        raise InputError(
+            "Only classes have margins: of='margin' goes with 'cross_entropy' or 'logistic' and one label per example."
+        )
     if "accuracy" in problem.metrics:
         raise InputError("The most likely class is not known from the margin: use of='outputs' for the accuracy.")
     return Logistic(), metrics_named(list(problem.metrics), Logistic())

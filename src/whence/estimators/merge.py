@@ -17,11 +17,9 @@ then a sum.
 from __future__ import annotations
 
 import copy
-import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -31,14 +29,16 @@ from torch import Tensor
 
 from whence.arrays import Floats
 from whence.errors import InputError, some_of
-from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite
-from whence.estimators.digests import group_digests, start_digest
+from whence.estimators.deltas import Delta, DeltaFolder, Training, Vectors, is_finite
+from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
 from whence.measuring import measure
 from whence.measuring.batches import growing
+from whence.models.callables import is_whole
 from whence.models.examples import Examples
-from whence.models.losses import CrossEntropy, Metric
+from whence.models.losses import CrossEntropy
 from whence.models.memory import Chunks, free_bytes
+from whence.models.metrics import Metric
 from whence.models.problem import Problem
 from whence.models.recipe import Recipe, Weighting
 from whence.models.sampling import Draws, task_shares
@@ -143,6 +143,24 @@ class TaskVectors(Merged):
         self.merge: Merge = self._checked_merge(merge)
         self._known: dict[Examples, Tensor] = {}
 
+    @staticmethod
+    def from_checkpoints(checkpoints: Mapping[str, Any], problem: Problem, **how: Any) -> TaskVectors:
+        """Task vectors of checkpoints that are there already, one per task: nothing is trained.
+
+        Parameters
+        ----------
+        checkpoints : mapping of str to path, nn.Module or mapping of str to tensor
+            For each task what was trained on it alone, from the weights of the problem's model: a file of tensors
+            (``.safetensors``, or ``.pt`` with nothing else in it), a folder of a model or of a LoRA adapter.
+        problem : Problem
+            With the model at W₀. Its tasks may be names without examples.
+        **how
+            As for `TaskVectors`: weighting ("task" where there are no examples), scale, merge, seed, batched.
+        """
+        from whence.estimators.checkpoints import Checkpoints
+
+        return Checkpoints(checkpoints, problem, **how)
+
     def by(self, merge: Merge) -> Self:
         """The same runs, of which something else is merged.
 
@@ -174,8 +192,15 @@ class TaskVectors(Merged):
                     "Probabilities are merged with the shares of the tasks: for runs on single tasks (runs='alone', "
                     "background=0), and without a scale."
                 )
-            if not isinstance(self.problem.loss, CrossEntropy):
-                raise InputError("Only outputs whose loss is 'cross_entropy' are probabilities: merge outputs instead.")
+            if not isinstance(self.problem.loss, CrossEntropy) or self.problem.targets.labels.ndim > 1:
+                raise InputError(
+                    "Only outputs whose loss is 'cross_entropy', with one label each, are probabilities: merge outputs "
+                    "instead."
+                )
+        if merge == "outcomes" and (whole := [name for name, m in self.problem.metrics.items() if is_whole(m)]):
+            raise InputError(
+                f"The metric {whole[0]!r} is one number for many queries, and cannot be merged: merge outputs instead."
+            )
         chosen: Merge = merge
         return chosen
 
@@ -259,7 +284,7 @@ class TaskVectors(Merged):
     @cached_property
     def vectors(self) -> Vectors:
         """What each task changes; trained when first asked for, or read from the folder."""
-        folder = None if self.path is None else self._folder()
+        folder = None if self.path is None else self.folder()
         made: dict[str, Delta] = {}
         if folder:
             loaded = {name: folder.load(name, self._start) for name in self.task_names}
@@ -268,7 +293,7 @@ class TaskVectors(Merged):
         diverged: dict[str, None] = {}
 
         def work(tasks: list[int]) -> None:
-            for k, delta in zip(tasks, self._trained_alone(tasks), strict=True):
+            for k, delta in zip(tasks, self.trained_alone(tasks), strict=True):
                 name = self.task_names[k]
                 if not is_finite(delta):
                     diverged[name] = None
@@ -307,10 +332,10 @@ class TaskVectors(Merged):
         """
         if self.path is None:
             raise InputError("To train task vectors elsewhere, give a 'path', the folder that they are kept in.")
-        folder = self._folder()
+        folder = self.folder()
         missing = [k for k, name in enumerate(self.task_names) if folder.load(name, self._start) is None]
         if missing:
-            measure(_Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
+            measure(Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
 
     @property
     def _apart(self) -> bool:
@@ -336,7 +361,7 @@ class TaskVectors(Merged):
     def _start(self) -> Delta:
         return {name: self.problem.start[name] for name in self.problem.trained}
 
-    def _trained_alone(self, tasks: list[int]) -> list[Delta]:
+    def trained_alone(self, tasks: list[int]) -> list[Delta]:
         """Task vectors of some tasks, in single precision or better."""
         start, seeds = self.stack.start(len(tasks)), np.full(len(tasks), self.seed)
         # A left-out task is a small part of a batch: what is drawn in its place would be as much noise as it is signal.
@@ -348,32 +373,18 @@ class TaskVectors(Merged):
             for one in unstacked(state)
         ]
 
-    def _folder(self) -> DeltaFolder:
+    def folder(self) -> DeltaFolder:
+        """The folder of the vectors."""
         assert self.path is not None
         problem = self.problem
         about = {
             "start": start_digest(problem),
             "trained": sorted(problem.trained),
-            "recipe": json.loads(json.dumps({**asdict(self.recipe), "optimizer": str(self.recipe.update)})),
+            "recipe": self.recipe.settings,
             "steps": self.steps,
-            "loss": type(problem.loss).__name__,
+            "loss": loss_digest(problem),
             "seed": self.seed,
             **({"background": self.background} if self.background else {}),
             **({"runs": self.runs} if self.runs != "alone" else {}),
         }
         return DeltaFolder(self.path, about, group_digests(problem.tasks), together=not self._apart)
-
-
-class _Training:
-    """Outcome function that makes the vector of a task, and says how long it is."""
-
-    def __init__(self, vectors: TaskVectors) -> None:
-        self.vectors = vectors
-
-    def __call__(self, subset: Floats, seed: int) -> dict[str, float]:
-        task = int(np.argmax(subset))
-        (delta,) = self.vectors._trained_alone([task])
-        if not is_finite(delta):
-            raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
-        self.vectors._folder().save(self.vectors.task_names[task], delta)
-        return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}

@@ -35,8 +35,8 @@ from whence.estimators.subsets import as_subset, as_subsets
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.models.examples import Examples
 from whence.models.functional import ModelFn
-from whence.models.losses import Metric
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.metrics import Metric
 from whence.models.problem import State
 from whence.models.recipe import Recipe, Weighting
 from whence.models.sampling import check_weighting, draw_batches, task_shares
@@ -235,7 +235,7 @@ class Merged(ABC):
 
         def some(part: slice) -> dict[str, Floats]:
             values = self.evaluate(rows[part], scale, targets, metrics)
-            return by_target(values, targets, per_query=self.problem.per_query)
+            return by_target(values, targets, metrics, per_query=self.problem.per_query)
 
         return joined(self._chunks.run(len(rows), some))
 

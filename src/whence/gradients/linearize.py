@@ -23,8 +23,8 @@ from whence.gradients.routes import block_fn, choose_route, passes, prices, read
 from whence.gradients.store import Store, fingerprint
 from whence.models.examples import Examples
 from whence.models.functional import ModelFn, OutputFn, Params
-from whence.models.losses import Metric
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
+from whence.models.metrics import Metric
 from whence.outcomes.sizes import size_in_words
 from whence.progress import track
 

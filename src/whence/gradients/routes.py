@@ -21,7 +21,7 @@ from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
-from whence.models.losses import margin
+from whence.models.metrics import margin
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)

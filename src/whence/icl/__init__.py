@@ -11,14 +11,18 @@ The flow, and where each step lives::
     estimate.py    AnchoredPrompts: one forward and backward pass per query, then a look-up per prompt
     order.py       a surrogate of (subset, order), and the best order
     choice.py      demonstrations for a query; the chosen prompt beside what it has to beat
+    doubts.py      demonstrations whose label the model would not give
+    chat.py        prompts as conversations
     recommend.py   all of it in one call: the prompt to use, and the evidence for it
 
 Both outcome functions work with `whence.measure` and, through it, with everything else: fit, attribute, select, report.
 """
 
+from whence.icl.chat import chat_template
 from whence.icl.choice import Judged, explain, judge, nearest, sentence_vectors
+from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
-from whence.icl.language import LanguageModel
+from whence.icl.language import LanguageModel, import_transformers
 from whence.icl.order import OrderSurrogate, best_order
 from whence.icl.prompts import Example, Prompts, Template, read_examples
 from whence.icl.recommend import Recommendation, recommend
@@ -26,6 +30,7 @@ from whence.icl.truth import Prompted
 
 __all__ = [
     "AnchoredPrompts",
+    "Doubts",
     "Example",
     "Judged",
     "LanguageModel",
@@ -35,7 +40,10 @@ __all__ = [
     "Recommendation",
     "Template",
     "best_order",
+    "chat_template",
+    "doubts",
     "explain",
+    "import_transformers",
     "judge",
     "nearest",
     "read_examples",

@@ -22,7 +22,7 @@ from torch import Tensor
 from whence.arrays import Floats
 from whence.errors import InputError, counted
 from whence.icl.language import LanguageModel, end_together
-from whence.icl.outcomes import Order, PromptOutcomes, margins, values_of
+from whence.icl.outcomes import Order, PromptOutcomes, margins, open_values, values_of
 from whence.icl.prompts import Prompts
 from whence.icl.slots import align
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
@@ -101,7 +101,11 @@ class AnchoredPrompts(PromptOutcomes):
             raise InputError(
                 f"must be 'margin' or 'logits'. Got {outputs!r} instead.", parameter="outputs", of="AnchoredPrompts"
             )
-        if outputs == "margin" and "accuracy" in self.metrics and len(prompts.label_tokens) > 2:
+        if prompts.open and (outputs == "logits" or "accuracy" in self.metrics):
+            raise InputError(
+                "Of open answers, only the loss can be estimated: give outputs='margin' and metrics='loss'."
+            )
+        if outputs == "margin" and "accuracy" in self.metrics and prompts.width > 2:
             raise InputError("The accuracy of more than two labels needs all logits: give {outputs}.", outputs="logits")
         self.kind, self.seed = outputs, seed
         self.anchors = self._anchors(anchors)
@@ -142,6 +146,8 @@ class AnchoredPrompts(PromptOutcomes):
     def values(self, sequences: Sequence[ArrayLike]) -> dict[str, Floats]:
         """Values (m, Q) of each metric, of prompts given as demonstrations in the order in which they stand."""
         found, answers = self._outputs(sequences), self.prompts.answers
+        if self.prompts.open:
+            return open_values(found[..., 0])
         if self.kind == "margin":
             return values_of(found[..., 0], None, answers)
         return values_of(margins(found, answers), found, answers)
@@ -170,7 +176,7 @@ class AnchoredPrompts(PromptOutcomes):
 
     def _outputs(self, sequences: Sequence[ArrayLike]) -> Floats:
         rows = [self._checked(sequence) for sequence in sequences]
-        n_outputs = 1 if self.kind == "margin" else len(self.prompts.label_tokens)
+        n_outputs = 1 if self.kind == "margin" else self.prompts.width
         found = np.empty((len(rows), len(self.prompts.queries), n_outputs))
         sizes = np.array([len(row) for row in rows])
         for size in np.unique(sizes):
@@ -252,13 +258,26 @@ class AnchoredPrompts(PromptOutcomes):
 
     def _run(self, slots: Tensor, kept: Tensor, queries: Sequence[int]) -> Tensor:
         """Outputs (b, O) of queries after slots (b, n·w, d)."""
-        tokens, mask = end_together([self.prompts.query_tokens[query] for query in queries])
+        prompts, words = self.prompts, self.prompts.label_tokens
+        endings = [ending for query in queries for ending in prompts.endings_of(query)]
+        rows = [prompts.query_tokens[query] for query in queries]
+        if words is None:  # a row for each ending, read up to its last token
+            each = [row for row in rows for _ in range(prompts.width)]
+            rows = [np.concatenate([row, ending[:-1]]) for row, ending in zip(each, endings, strict=True)]
+            slots = slots.repeat_interleave(prompts.width, 0)
+        tokens, mask = end_together(rows)
         asked, head = self.model.embed(tokens), self.model.embed(self.prompts.head)
         ones = torch.ones(len(tokens), len(head), dtype=torch.long, device=slots.device)
         seen = kept.flatten().long().expand(len(tokens), -1)
         embeds = torch.cat([head.expand(len(tokens), -1, -1), slots, asked], dim=1)
         masks = torch.cat([ones, seen, torch.as_tensor(mask, device=slots.device)], dim=1)
-        logits = self.model.logits(embeds, masks, self.prompts.label_tokens)
+        if words is None:
+            logits = self.model.likelihoods_of(embeds, masks, endings).view(len(queries), -1)
+        else:
+            logits = self.model.logits(embeds, masks, words)
+        if prompts.open:
+            lengths = torch.tensor([[len(ending)] for ending in endings], device=logits.device)
+            return logits / lengths
         return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[list(queries)])
 
 

@@ -12,7 +12,8 @@ import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -165,27 +166,66 @@ class LanguageModel:
             1 where there is a token. Positions are counted over those.
         label_tokens : ndarray of shape (C,)
         """
+        return _words(self._embedded(embeds, mask, 1), label_tokens)
+
+    def likelihoods_of(self, embeds: Tensor, mask: Tensor, endings: Sequence[Tokens]) -> Tensor:
+        """Log-likelihood (b,) of an ending each, after prompts that end together with all of it but its last token."""
+        longest = max(len(ending) for ending in endings)
+        return likelihoods_in(self._embedded(embeds, mask, longest), endings)
+
+    def _embedded(self, embeds: Tensor, mask: Tensor, keep: int) -> Tensor:
         positions = (mask.cumsum(1) - 1).clamp_min(0)
-        return self._last(label_tokens, inputs_embeds=embeds, attention_mask=mask, position_ids=positions)
+        return self._last(keep, inputs_embeds=embeds, attention_mask=mask, position_ids=positions)
 
     def after(self, prefix: Tokens, queries: Sequence[Tokens], label_tokens: Tokens) -> Tensor:
         """Logits (Q, C) of label words after each query, all of which follow the same prefix.
 
         With ``share_prefix``, the prefix is read once, and what the model keeps of it is shared by all queries.
         """
+        return self._following(prefix, queries, 1, lambda logits, part: _words(logits, label_tokens))
+
+    def likelihoods(self, prefix: Tokens, queries: Sequence[Tokens], endings: Sequence[Tokens]) -> Tensor:
+        """Log-likelihoods (P,) of endings, each after its query, all of which follow the same prefix."""
+        rows = [np.concatenate([query, ending[:-1]]) for query, ending in zip(queries, endings, strict=True)]
+        longest = max(len(ending) for ending in endings)
+        return self._following(prefix, rows, longest, lambda logits, part: likelihoods_in(logits, endings[part]))
+
+    def generate(self, prefix: Tokens, queries: Sequence[Tokens], most: int) -> list[str]:
+        """Text of at most so many tokens that the model adds to each query, taking the likeliest token every time."""
+        rows = [np.concatenate([prefix, query]) for query in queries]
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
+        generate: Any = self.model.generate
+        how = {"max_new_tokens": most, "do_sample": False, "pad_token_id": 0 if pad is None else pad}
+        found: list[str] = []
+
+        def some(part: slice) -> list[str]:
+            tokens, mask = (torch.as_tensor(array, device=self.device) for array in end_together(rows[part]))
+            with torch.inference_mode(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of settings for sampling, which a model may come with
+                added = generate(input_ids=tokens, attention_mask=mask, **how)[:, tokens.shape[1] :]
+            return list(self.tokenizer.batch_decode(added, skip_special_tokens=True))
+
+        for texts in self._chunks.run(len(rows), some):
+            found += texts
+        return found
+
+    def _following(
+        self, prefix: Tokens, rows: Sequence[Tokens], keep: int, read: Callable[[Tensor, slice], Tensor]
+    ) -> Tensor:
+        """What ``read`` makes of the last ``keep`` logits (b, keep, V) of rows that follow the same prefix."""
         with torch.inference_mode():
             kept = None
             if len(prefix) and self.share_prefix:
                 tokens = torch.as_tensor(prefix, device=self.device)[None]
                 kept = getattr(self._call(input_ids=tokens, use_cache=True), "past_key_values", None)
             if kept is None or not hasattr(kept, "batch_repeat_interleave"):
-                kept, queries = None, [np.concatenate([prefix, query]) for query in queries]
-            rows = list(queries)
+                kept, rows = None, [np.concatenate([prefix, query]) for query in rows]
+            every = list(rows)
             return torch.cat(
-                self._chunks.run(len(rows), lambda part: self._queries(kept, prefix, rows[part], label_tokens))
+                self._chunks.run(len(every), lambda part: read(self._queries(kept, prefix, every[part], keep), part))
             )
 
-    def _queries(self, kept: Any, prefix: Tokens, queries: Sequence[Tokens], label_tokens: Tokens) -> Tensor:
+    def _queries(self, kept: Any, prefix: Tokens, queries: Sequence[Tokens], keep: int) -> Tensor:
         tokens, mask = (torch.as_tensor(array, device=self.device) for array in end_together(queries))
         known = 0 if kept is None else len(prefix)
         positions = known + (mask.cumsum(1) - 1).clamp_min(0)
@@ -194,11 +234,11 @@ class LanguageModel:
             more["past_key_values"] = copy.deepcopy(kept)
             more["past_key_values"].batch_repeat_interleave(len(queries))
             mask = torch.cat([mask.new_ones(len(queries), known), mask], dim=1)
-        return self._last(label_tokens, input_ids=tokens, attention_mask=mask, position_ids=positions, **more)
+        return self._last(keep, input_ids=tokens, attention_mask=mask, position_ids=positions, **more)
 
-    def _last(self, label_tokens: Tokens, **given: Any) -> Tensor:
-        logits: Tensor = self._call(**given, logits_to_keep=1).logits[:, -1]
-        return logits[:, torch.as_tensor(label_tokens, device=logits.device)].float()
+    def _last(self, keep: int, **given: Any) -> Tensor:
+        logits: Tensor = self._call(**given, logits_to_keep=keep).logits[:, -keep:]
+        return logits
 
     def _call(self, **given: Any) -> Any:
         """Call the model with what it has parameters for."""
@@ -221,6 +261,29 @@ def import_transformers() -> Any:
     except ImportError as error:
         raise InputError('Language models need transformers: pip install "whence[hf]".') from error
     return transformers
+
+
+def likelihoods_in(logits: Tensor, endings: Sequence[Tokens]) -> Tensor:
+    """Log-likelihood (b,) of each ending, from the logits (b, n, V) at the last places, where the endings end.
+
+    Examples
+    --------
+    >>> logits = torch.log(torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
+    >>> likelihoods_in(logits, [np.array([0, 1])]).exp()
+    tensor([0.3750])
+    """
+    width = logits.shape[1]
+    tokens, counts = np.zeros((2, len(endings), width), dtype=np.int64)
+    for row, ending in enumerate(endings):
+        tokens[row, width - len(ending) :], counts[row, width - len(ending) :] = ending, 1
+    which, where = (torch.as_tensor(array, device=logits.device) for array in (tokens, counts))
+    logs = logits.float().log_softmax(-1).gather(-1, which[..., None])[..., 0]
+    return torch.where(where > 0, logs, 0.0).sum(1)
+
+
+def _words(logits: Tensor, label_tokens: Tokens) -> Tensor:
+    """Logits (b, C) of label words at the last place."""
+    return logits[:, -1, torch.as_tensor(label_tokens, device=logits.device)].float()
 
 
 def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:

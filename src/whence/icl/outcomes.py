@@ -2,7 +2,7 @@
 
 The margin of a query is the logit of its right label word less the log of the sum of exponentials of the others'. It
 says nearly all: the cross-entropy over label words is log(1 + exp(−margin)), and of two words the right one is the more
-likely one where it is positive.
+likely one where it is positive. Of open answers, it is the mean log-likelihood of the tokens of the right one.
 """
 
 from __future__ import annotations
@@ -40,6 +40,17 @@ def margins(logits: Floats, answers: NDArray[np.intp]) -> Floats:
     others = logits.copy()
     others[..., queries, answers] = -np.inf
     return np.asarray(logits[..., queries, answers] - logsumexp(others, axis=-1))
+
+
+def open_values(likelihood: Floats) -> dict[str, Floats]:
+    """Values (…, Q) of every metric of open answers, from the mean log-likelihood of their tokens.
+
+    Examples
+    --------
+    >>> open_values(np.array([[-0.5]]))
+    {'loss': array([[0.5]]), 'margin': array([[-0.5]])}
+    """
+    return {"loss": -likelihood, "margin": likelihood}
 
 
 def values_of(margin: Floats, logits: Floats | None, answers: NDArray[np.intp]) -> dict[str, Floats]:

@@ -98,12 +98,14 @@ class Prompts:
     head : ndarray
         Tokens before the first demonstration.
     demo_tokens, query_tokens : tuple of ndarray
-    label_tokens : ndarray of shape (C,)
-        Token of each label word, in the order of ``words``.
+    endings : tuple of ndarray
+        Tokens of each label word, in the order of ``words``; of open answers, those of each query's answer.
     answers : ndarray of shape (Q,)
-        Which of the labels is that of each query.
+        Which of the endings is right for each query.
     encode : callable
         Tokens of a text, without special ones.
+    open : bool
+        Whether labels are answers in free text, of which the model is asked for the likelihood of the right one.
     """
 
     demos: tuple[Example, ...]
@@ -113,9 +115,10 @@ class Prompts:
     head: Tokens
     demo_tokens: tuple[Tokens, ...]
     query_tokens: tuple[Tokens, ...]
-    label_tokens: Tokens
+    endings: tuple[Tokens, ...]
     answers: NDArray[np.intp]
     encode: Encode
+    open: bool = False
 
     @classmethod
     def of(
@@ -127,6 +130,7 @@ class Prompts:
         template: Template | None = None,
         words: Mapping[str, str] | None = None,
         start: Sequence[int] = (),
+        open: bool = False,
     ) -> Prompts:
         r"""Tokenize demonstrations and queries.
 
@@ -140,6 +144,8 @@ class Prompts:
             What the model is to say for each label; the label itself where not given.
         start : sequence of int
             Special tokens that open every prompt.
+        open : bool
+            Whether labels are answers in free text, and not classes.
 
         Examples
         --------
@@ -156,34 +162,66 @@ class Prompts:
         for what, examples in (("demonstration", demos), ("query", queries)):
             if not examples:
                 raise InputError(f"There must be at least one {what}. Got none.")
-        named = _words([*demos, *queries], words)
-        labels = list(named)
-        return cls(
+        if open and words is not None:
+            raise InputError("Open answers stand for themselves: leave 'words' out.")
+        named = {e.label: e.label for e in [*demos, *queries]} if open else _words([*demos, *queries], words)
+        made = cls(
             demos=tuple(demos),
             queries=tuple(queries),
             template=template,
             words=named,
             head=_tokens([*start, *(encode(template.instruction) if template.instruction else ())]),
             demo_tokens=tuple(_tokens(encode(template.demonstration(e.text, named[e.label]))) for e in demos),
-            query_tokens=_query_tokens(encode, template, queries),
-            label_tokens=_label_tokens(encode, template, named),
-            answers=np.array([labels.index(e.label) for e in queries]),
+            query_tokens=(),
+            endings=() if open else _endings(encode, template, named),
+            answers=np.zeros(0, dtype=np.intp),
             encode=encode,
+            open=open,
         )
+        return made.asking(queries)
+
+    @property
+    def label_tokens(self) -> Tokens | None:
+        """The only token of each label word, (C,); None where a word has several, or answers are open."""
+        single = not self.open and all(len(tokens) == 1 for tokens in self.endings)
+        return np.concatenate(self.endings) if single else None
 
     def asking(self, queries: Sequence[Example]) -> Prompts:
         """Return the same demonstrations with other queries, as for a check on ones that nothing was chosen by."""
         if not queries:
             raise InputError("There must be at least one query. Got none.")
+        tokens = _query_tokens(self.encode, self.template, queries)
+        if self.open:
+            words = {e.label: e.label for e in [*self.demos, *queries]}
+            endings = tuple(_ending(self.encode, self.template, e.label) for e in queries)
+            places = np.arange(len(queries))
+            return replace(
+                self, queries=tuple(queries), query_tokens=tokens, endings=endings, answers=places, words=words
+            )
         labels = list(self.words)
         if odd := sorted({example.label for example in queries} - set(labels)):
             raise InputError(f"The queries have unknown labels: {some_of(odd)}. Known: {labels}.")
         return replace(
             self,
             queries=tuple(queries),
-            query_tokens=_query_tokens(self.encode, self.template, queries),
+            query_tokens=tokens,
             answers=np.array([labels.index(e.label) for e in queries]),
         )
+
+    @property
+    def width(self) -> int:
+        """Number of endings that each query is asked for: the labels, or its answer."""
+        return 1 if self.open else len(self.endings)
+
+    def endings_of(self, query: int) -> tuple[Tokens, ...]:
+        """Endings that a query is asked for."""
+        return (self.endings[query],) if self.open else self.endings
+
+    def cut(self, generated: str) -> str:
+        """Text that a model generated, up to where the template goes on after an answer."""
+        after = self.template.text.partition("{label}")[2].strip(" ")
+        stop = after if after.strip() else "\n"
+        return generated.lstrip("\n").partition(stop)[0].strip()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -192,7 +230,7 @@ class Prompts:
 
     def digest(self) -> bytes:
         """What tells these prompts from others: all tokens, and which answers are right."""
-        pieces = [self.head, *self.demo_tokens, *self.query_tokens, self.label_tokens, self.answers]
+        pieces = [self.head, *self.demo_tokens, *self.query_tokens, *self.endings, self.answers]
         return hashlib.sha256(b"|".join(piece.tobytes() for piece in pieces)).digest()
 
     def prefix(self, sequence: Iterable[int]) -> Tokens:
@@ -209,7 +247,8 @@ class Prompts:
     def longest(self, shots: int) -> int:
         """Number of tokens of the longest prompt with so many demonstrations."""
         sizes = sorted((len(tokens) for tokens in self.demo_tokens), reverse=True)
-        return len(self.head) + sum(sizes[:shots]) + max(len(tokens) for tokens in self.query_tokens)
+        longest = max(len(tokens) for tokens in self.query_tokens) + max(len(tokens) for tokens in self.endings) - 1
+        return len(self.head) + sum(sizes[:shots]) + longest
 
 
 def read_examples(
@@ -289,22 +328,31 @@ def _query_tokens(encode: Encode, template: Template, queries: Sequence[Example]
     return found
 
 
-def _label_tokens(encode: Encode, template: Template, words: Mapping[str, str]) -> Tokens:
-    """The one token of each label word, as it follows the cue."""
-    found: dict[int, str] = {}
+def _endings(encode: Encode, template: Template, words: Mapping[str, str]) -> tuple[Tokens, ...]:
+    """Tokens of each label word: one each, or all with what follows them, so that no word is the start of another."""
+    found = {word: _ending(encode, template, word) for word in words.values()}
+    if any(len(tokens) > 1 for tokens in found.values()):
+        after = template.text.partition("{label}")[2]
+        found = {word: _ending(encode, template, word, after)[: len(tokens) + 1] for word, tokens in found.items()}
+    seen: dict[tuple[int, ...], str] = {}
+    for word, tokens in found.items():
+        same = tuple(tokens.tolist())
+        if same in seen:
+            raise InputError(f"The label words {seen[same]!r} and {word!r} are the same token. Choose others.")
+        seen[same] = word
+    return tuple(found.values())
+
+
+def _ending(encode: Encode, template: Template, word: str, after: str = "") -> Tokens:
+    """Tokens of a label word or an answer, as it follows the cue."""
     # A cue may be empty, or spaces only, which tokenizers join with what follows: a word shows where it ends.
     before = list(encode("x" + template.cue))
-    for label, word in words.items():
-        after = list(encode("x" + template.cue + template.gap + word))
-        if after[: len(before)] != before or len(after) != len(before) + 1:
-            raise InputError(
-                f"The label word {word!r} must be one token of the model after {template.cue!r}. It is "
-                f"{max(len(after) - len(before), 0)}: choose shorter words, as in words={{{label!r}: 'yes', …}}."
-            )
-        if after[-1] in found:
-            raise InputError(f"The label words {found[after[-1]]!r} and {word!r} are the same token. Choose others.")
-        found[after[-1]] = word
-    return _tokens(list(found))
+    whole = list(encode("x" + template.cue + template.gap + word + after))
+    joined = whole[: len(before)] != before or len(whole) == len(before)
+    found = _tokens(encode(template.gap + word + after) if joined else whole[len(before) :])
+    if not len(found):
+        raise InputError(f"The model has no token for the label word {word!r}. Choose another.")
+    return found
 
 
 def _tokens(given: Sequence[int]) -> Tokens:

@@ -21,15 +21,17 @@ from whence.answers.interactions import interactions
 from whence.answers.prediction import predictions
 from whence.answers.rules import Rule
 from whence.answers.selection import select
+from whence.arrays import Floats
 from whence.designs import FixedSize
 from whence.errors import InputError, counted
 from whence.icl.choice import Judged, explain, judge
+from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
 from whence.icl.language import LanguageModel
 from whence.icl.order import best_order
 from whence.icl.outcomes import PromptOutcomes
 from whence.icl.prompts import Example, Prompts
-from whence.icl.truth import Prompted
+from whence.icl.truth import Prompted, Scorer
 from whence.measuring import measure
 from whence.surrogates.fit import fit
 from whence.surrogates.mixture import Mixture
@@ -65,6 +67,12 @@ class Recommendation:
         The prompt, beside others, on queries that it was not chosen by.
     estimate : AnchoredPrompts
         What the estimates were made by; see `explain`.
+    doubts : Doubts or None
+        What the model says of the labels of the candidates; None where answers are open.
+    answers : dict of str to ndarray
+        What the chosen prompt gives for each of the queries that it was judged on: loss and accuracy, (Q,).
+    held_out : tuple of Example
+        These queries.
     """
 
     prompts: Prompts
@@ -78,6 +86,9 @@ class Recommendation:
     pairs: Attribution
     judged: Judged
     estimate: AnchoredPrompts
+    doubts: Doubts | None
+    answers: dict[str, Floats]
+    held_out: tuple[Example, ...]
 
     @property
     def names(self) -> list[str]:
@@ -117,6 +128,7 @@ def recommend(
     n_estimates: int = 500,
     anchors: int = 8,
     path: str | os.PathLike[str] | None = None,
+    scorer: Scorer | None = None,
     seed: int = 0,
 ) -> Recommendation:
     """Return the best prompt of so many demonstrations, and the evidence for it.
@@ -138,6 +150,8 @@ def recommend(
         Forward and backward passes per query that estimates are made of.
     path : path, optional
         Run folder for the true prompts; created, or resumed if it exists.
+    scorer : callable, optional
+        ``scorer(generated, answer)`` for open answers; see `Prompted`.
     seed : int
     """
     if len(prompts.demos) <= shots:
@@ -158,6 +172,8 @@ def recommend(
     sequence, how = _chosen(model, truth, estimate, shots, seed)
     top = np.flatnonzero(select(model, size=shots, by="attribution", seed=seed).subset)
     ways = {"chosen": sequence, "top by attribution": top}
+    judging_by = Prompted(language, judging, metrics=["loss", "accuracy"], scorer=scorer)
+    judged = judge(judging_by, ways, shots=shots, seed=seed)
     subset = np.zeros((1, len(prompts.demos)))
     subset[0, sequence] = 1
     predicted = predictions(model, subset)
@@ -172,8 +188,11 @@ def recommend(
         model=model,
         attribution=attribute(model, "inclusion", seed=seed),
         pairs=_pairs(model, shots, seed),
-        judged=judge(Prompted(language, judging), ways, shots=shots, seed=seed),
+        judged=judged,
         estimate=estimate,
+        doubts=None if prompts.open else doubts(truth, shots=shots, seed=seed),
+        answers={"loss": judged.loss["chosen"], "accuracy": judged.accuracy["chosen"]},
+        held_out=tuple(held_out),
     )
 
 

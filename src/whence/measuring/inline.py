@@ -12,7 +12,7 @@ import numpy as np
 from whence.measuring.batches import growing
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result, brief, in_this_process, measure_row, report, seeded
-from whence.measuring.values import flatten_batch
+from whence.measuring.values import flatten_batch, texts_of
 from whence.outcomes.subset import Subset
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]
     subsets, seeds = np.array([job.weights for job in chunk]), np.array([job.seed for job in chunk], dtype=np.int64)
     try:
         with in_this_process(), seeded(int(seeds[0])):
-            targets, values = flatten_batch(outcome_fn.batch(subsets, seeds), len(chunk))
+            returned = outcome_fn.batch(subsets, seeds)
+            targets, values = flatten_batch(returned, len(chunk))
     except Exception as error:
         if len(chunk) == 1:
             seconds = time.perf_counter() - began
@@ -69,4 +70,5 @@ def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]
             yield from _batch(outcome_fn, chunk[half:])
         return
     share = (time.perf_counter() - began) / len(chunk)
-    yield [Result(job, Reply(targets, row, seconds=share)) for job, row in zip(chunk, values, strict=True)]
+    aside = texts_of(returned)
+    yield [Result(job, Reply(targets, row, seconds=share, aside=aside)) for job, row in zip(chunk, values, strict=True)]

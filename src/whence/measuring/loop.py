@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from whence.errors import DataWarning
-from whence.measuring.display import Display
+from whence.errors import DataWarning, InputError
+from whence.measuring.display import Display, duration
 from whence.measuring.engine import Workers
 from whence.measuring.fingerprint import fingerprint_of, state_of
 from whence.measuring.journal import Books, open_journal
@@ -40,6 +40,7 @@ def measure(
     threads: int = 1,
     timeout: float | None = None,
     retry: bool = False,
+    keep_going: bool = False,
     accept_change: bool = False,
     maximize: Directions = (),
     address: str | None = None,
@@ -58,16 +59,18 @@ def measure(
 
     A row fails where the outcome function raises, returns what is not finite or not what the first row returned,
     takes longer than ``timeout``, or ends its process. The other rows go on. Failed rows are NaN in the table, counted
-    in a `DataWarning`, and explained in ``path/failures``.
+    in a `DataWarning`, and explained in ``path/failures``. Where a row fails before any other has succeeded, the run
+    stops: what is wrong with it is most likely wrong with all. The same call, with the function put right, tries again.
 
     Parameters
     ----------
     outcome_fn : callable, or object with a method ``batch``
         ``outcome_fn(subset, seed)`` returns ``{metric: number}``, ``{metric: array}`` (targets ``metric[0], …``), or a
-        number or array (``outcome``). ``subset`` is a `Subset`: a row of 0 and 1 that knows names, as in
-        ``"a" in subset`` or ``subset.tasks``. ``batch(subsets, seeds)`` gets arrays (m, K) and (m,), at most
-        ``batch_size`` (64) rows, and returns a column of m values, or m rows, per metric; it is called in this
-        process. `whence.measuring.outcome_fn.OutcomeFn` says what else either may tell of itself.
+        number or array (``outcome``); text among the metrics is set aside, with a `DataWarning`. ``subset`` is a
+        `Subset`: a row of 0 and 1 that knows names, as in ``"a" in subset`` or ``subset.tasks``. ``batch(subsets,
+        seeds)`` gets arrays (m, K) and (m,), at most ``batch_size`` (64) rows, and returns a column of m values, or m
+        rows, per metric; it is called in this process. `whence.measuring.outcome_fn.OutcomeFn` says what else either
+        may tell of itself.
     design : design, text such as "fixed:7", or array, DataFrame or Outcomes of subsets
         Which subsets; see `whence.designs`. Subsets given as such are measured in their order.
     n : int, optional
@@ -92,11 +95,13 @@ def measure(
         Seconds after which a row has failed.
     retry : bool
         Whether to measure rows again that failed in an earlier call.
+    keep_going : bool
+        Whether to go on where rows fail and none has succeeded.
     accept_change : bool
         Whether to go on in the folder of an earlier run although the function, its data or its settings have changed
         since. The table then says so in its provenance.
     maximize : bool, sequence of target names, or sequence of bool
-        For which targets higher is better; as the folder says where it is not given.
+        For which targets higher is better, an array by its name; as the folder says where it is not given.
     address : str, optional
         Of a Ray cluster, or "auto"; one is started on this machine where it is not given.
     cpus_per_task, gpus_per_task : float
@@ -122,7 +127,9 @@ def measure(
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
     folder = None if path is None else Path(path)
     how: Any = {"retry": retry, "accept_change": accept_change, "progress": progress}
-    ledger = carry_out(plan, function, folder, workers, **how)
+    ledger = carry_out(plan, function, folder, workers, keep_going=keep_going, **how)
+    if ledger.aside:
+        warnings.warn(ledger.said_aside(), DataWarning, stacklevel=2)
     if ledger.failed:
         where = f"; see {folder / FAILURES}" if folder else ""
         warnings.warn(unmeasured(ledger, where), DataWarning, stacklevel=2)
@@ -136,25 +143,32 @@ def carry_out(
     workers: Workers,
     *,
     retry: bool = False,
+    keep_going: bool = True,
     accept_change: bool = False,
     progress: bool | None = None,
 ) -> Ledger:
-    """Measure what a plan leaves to be measured, and return what every row has come to."""
+    """Measure what a plan leaves to be measured, and return what every row has come to.
+
+    Without ``keep_going``, a row that fails before any has succeeded ends the run.
+    """
     workers.check(outcome_fn, plan)
     if folder is not None:
         plan = replace(plan, fingerprint=fingerprint_of(outcome_fn))
     with nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change) as books:
         ledger = books.ledger
-        if todo := list(plan.jobs(ledger.wanted(retry=retry))):
+        again = retry or not (ledger.done or keep_going)
+        if todo := list(plan.jobs(ledger.wanted(retry=again))):
             try:
-                _measure(outcome_fn, todo, workers, books, progress)
+                _measure(outcome_fn, todo, workers, books, progress, keep_going=keep_going)
             finally:
                 if folder is not None:
                     books.finished(state_of(outcome_fn))
     return ledger
 
 
-def _measure(outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Books, progress: bool | None) -> None:
+def _measure(
+    outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Books, progress: bool | None, *, keep_going: bool
+) -> None:
     ledger = books.ledger
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
@@ -162,4 +176,18 @@ def _measure(outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Bo
         results = stack.enter_context(closing(cast("Generator[list[Result]]", engine.results(todo))))
         display = stack.enter_context(Display(ledger, len(todo), workers.described(outcome_fn), progress=progress))
         for finished in results:
-            display.show(books.book(finished))
+            settled = books.book(finished)
+            display.show(settled)
+            if not (ledger.done or keep_going) and len(todo) > len(settled):
+                _stop(settled)
+
+
+def _stop(settled: Sequence[Result]) -> None:
+    """End a run of which no row has succeeded, before others are lost in the same way."""
+    job, reply = settled[0]
+    raise InputError(
+        f"row {job.row} failed after {duration(reply.seconds)}, before any other succeeded: "
+        f"{reply.reason.rstrip('.')}. The run was stopped, since the others would most likely fail too. Put it right "
+        "and run the same again, or have the others run all the same, with {keep_going}.",
+        keep_going=True,
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from whence.errors import InputError, safe_text
-from whence.measuring.values import flatten
+from whence.measuring.values import flatten, texts_of
 from whence.outcomes.ledger import Reply, Result
 from whence.outcomes.plan import Job
 from whence.outcomes.subset import Subset
@@ -38,10 +38,11 @@ def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: 
     began = time.perf_counter()
     try:
         with in_this_process(), seeded(seed):
-            targets, values = flatten(outcome_fn(subset, seed))
+            returned = outcome_fn(subset, seed)
+            targets, values = flatten(returned)
     except (Exception, SystemExit) as error:
         return Reply(reason=brief(error), report=report(), seconds=time.perf_counter() - began)
-    return Reply(targets, values, seconds=time.perf_counter() - began)
+    return Reply(targets, values, seconds=time.perf_counter() - began, aside=texts_of(returned))
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from whence.errors import InputError
+from whence.errors import InputError, some_of
 from whence.outcomes.ledger import ALONE
 from whence.outcomes.subset import Floats
 
@@ -18,7 +18,8 @@ def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
     Parameters
     ----------
     returned : float, array of shape (T,), or mapping of str to either
-        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, …
+        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … Text by name
+        is left out: see `texts_of`.
 
     Examples
     --------
@@ -43,11 +44,35 @@ def flatten_batch(returned: Any, m: int) -> tuple[tuple[str, ...], list[list[flo
     return names, columns.tolist()
 
 
+def texts_of(returned: Any) -> tuple[str, ...]:
+    """Names of what is text among the metrics that were returned, such as the path of a checkpoint.
+
+    Examples
+    --------
+    >>> texts_of({"loss": 0.5, "checkpoint": "last.pt"})
+    ('checkpoint',)
+    """
+    if not isinstance(returned, Mapping):
+        return ()
+    return tuple(str(name) for name, value in returned.items() if _is_text(value))
+
+
+def _is_text(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return len(value) > 0 and all(isinstance(one, str | bytes) for one in value)
+    return isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", "") in ("U", "S")
+
+
 def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
     """Names, and values with ``lead`` leading dimensions (0 for one row, 1 for a batch), shape (…, T)."""
     given = returned if isinstance(returned, Mapping) else {ALONE: returned}
+    aside = texts_of(returned)
+    given = {name: value for name, value in given.items() if str(name) not in aside}
     if not given:
-        raise InputError("The outcome function returned no metric at all, where {metric: value} was expected.")
+        beside = f", only text ({some_of(aside)})" if aside else ""
+        raise InputError(
+            f"The outcome function returned no metric at all{beside}, where {{metric: value}} was expected."
+        )
     names: list[str] = []
     parts: list[Floats] = []
     for name, value in given.items():

@@ -6,7 +6,7 @@ so that retraining, gradients and merging all see the same rows in the same orde
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,11 @@ from torch.utils._pytree import tree_flatten, tree_map
 from whence.errors import InputError, counted, some_of
 
 Inputs = Any  # a tensor, or a tuple or dict of tensors, with one row per example
-Given = Any  # Examples, {name: group} or a single group; a group is (inputs, labels) or a torch Dataset of such pairs
+Given = (
+    Any  # Examples, {name: group} or a single group; a group is (inputs, labels) or a dataset of such pairs or dicts
+)
+Collate = Callable[[list[Any]], Any]  # examples of a dataset → (inputs, labels), or a dict with "labels"
+LABELS = ("labels", "label")  # as the datasets and models of Hugging Face call them
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,22 +52,26 @@ class Examples:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, given: Given, what: str = "tasks") -> Examples:
+    def of(cls, given: Given, what: str = "tasks", collate: Collate | None = None) -> Examples:
         """Examples of the groups given, checked; a single ``(inputs, labels)`` pair is one group of its own.
 
         Parameters
         ----------
         given : Examples, mapping of str to group, or group
-            A group is ``(inputs, labels)`` with tensors of equal length, or a torch ``Dataset`` of such pairs.
+            A group is ``(inputs, labels)`` with tensors of equal length, or a dataset of such pairs, or of dicts with
+            "labels", as in Hugging Face.
         what : str
             How to call the groups in an error: "tasks" or "target".
+        collate : callable, optional
+            Makes a batch from the examples of all datasets.
         """
         if isinstance(given, Examples):
             return given
-        groups = dict(given) if isinstance(given, Mapping) else {what: given}
+        groups = dict(given) if isinstance(given, Mapping) and not is_group(given) else {what: given}
         if not groups:
             raise InputError(f"The {what} must have at least one group of examples. Got none.")
-        parts = {str(name): _pair(group, f"{what}[{name!r}]") for name, group in groups.items()}
+        groups = _collated({str(name): group for name, group in groups.items()}, what, collate)
+        parts = {name: _pair(group, f"{what}[{name!r}]") for name, group in groups.items()}
         _check_same_form(parts, what)
         sizes = torch.tensor([len(labels) for _, labels in parts.values()])
         inputs, labels = zip(*parts.values(), strict=True)
@@ -99,6 +107,13 @@ class Examples:
         kept = kept.to(self.labels.device)
         return Examples(*self.rows(kept), self.owner[kept], self.names)
 
+    def standing_for(self, names: Sequence[str]) -> Examples:
+        """One of these examples for each of the names, where there is none but something needs one."""
+        if len(set(names)) < len(names):
+            raise InputError(f"The names of the tasks must differ. Got {some_of(names)}.")
+        index = torch.zeros(len(names), dtype=torch.long, device=self.labels.device)
+        return Examples(*self.rows(index), torch.arange(len(names), device=index.device), tuple(names))
+
     def blocks(self, size: int) -> Iterator[slice]:
         """Slices that cover all rows in order, at most ``size`` at a time."""
         return (slice(start, min(start + size, len(self))) for start in range(0, len(self), size))
@@ -109,13 +124,72 @@ class Examples:
         return Examples(inputs, self.labels.to(device), self.owner.to(device), self.names)
 
 
+def names_alone(given: Given) -> bool:
+    """Whether tasks are given as names, without examples."""
+    return isinstance(given, list | tuple) and len(given) > 0 and all(isinstance(name, str) for name in given)
+
+
+def is_group(given: Mapping[str, Any]) -> bool:
+    """Whether a mapping is a batch of Hugging Face, and not groups by name."""
+    return any(isinstance(given.get(name), Tensor | np.ndarray | list) for name in LABELS)
+
+
+def _is_dataset(group: Any) -> bool:
+    """Whether something has examples by number, as datasets of torch and Hugging Face do."""
+    if isinstance(group, torch.utils.data.Dataset) or hasattr(group, "column_names"):
+        return True
+    return isinstance(group, list) and len(group) > 0 and isinstance(group[0], Mapping)
+
+
+def _collated(groups: dict[str, Any], what: str, collate: Collate | None) -> dict[str, Any]:
+    """The groups with one batch instead of each dataset, all of them padded alike."""
+    for name, group in groups.items():
+        if isinstance(group, torch.utils.data.DataLoader):
+            groups[name], collate = group.dataset, collate or group.collate_fn
+    datasets = {name: group for name, group in groups.items() if _is_dataset(group)}
+    if not datasets:
+        return groups
+    sizes = []
+    for name, group in datasets.items():
+        if not isinstance(group, list) and not hasattr(group, "__len__"):
+            raise InputError(f"{what}[{name!r}] is a stream without a length: give a dataset that has one.")
+        if not len(group):
+            raise InputError(f"{what}[{name!r}] has no examples: leave the task out, or give it some.")
+        sizes.append(len(group))
+    rows = [group[i] for group, size in zip(datasets.values(), sizes, strict=True) for i in range(size)]
+    try:
+        batch = (collate or torch.utils.data.default_collate)(rows)
+    except Exception as error:
+        fix = "" if collate else " Give a 'collate' function that pads them, such as a data collator of transformers."
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")[:200]
+        raise InputError(f"The examples of the {what} cannot be made into a batch ({text}).{fix}") from error
+    inputs, labels = _split_labels(batch, what)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    if any(not isinstance(leaf, Tensor) or len(leaf) != starts[-1] for leaf in [*tree_flatten(inputs)[0], labels]):
+        raise InputError(f"A batch of the {what} must hold tensors with a row for each of {starts[-1]} examples.")
+    for name, start, stop in zip(datasets, starts[:-1], starts[1:], strict=True):
+        groups[name] = tree_map(lambda leaf, a=start, b=stop: leaf[a:b], inputs), labels[start:stop]
+    return groups
+
+
+def _split_labels(batch: Any, what: str) -> tuple[Any, Any]:
+    """Inputs and labels of a batch."""
+    if isinstance(batch, list | tuple) and len(batch) == 2:
+        return batch[0], batch[1]
+    if isinstance(batch, Mapping):
+        known = [name for name in LABELS if name in batch]
+        if known:
+            return {name: value for name, value in batch.items() if name != known[0]}, batch[known[0]]
+        raise InputError(f"A batch of the {what} must have 'labels'. It has {some_of(batch)}.")
+    raise InputError(
+        f"A batch of the {what} must be a pair (inputs, labels), or a dict with 'labels'. Got {type(batch).__name__}."
+    )
+
+
 def _pair(group: Any, where: str) -> tuple[Inputs, Tensor]:
     """Return (inputs, labels) of a group, as tensors."""
-    if isinstance(group, torch.utils.data.Dataset):
-        length = len(group)  # type: ignore[arg-type]
-        if not length:
-            raise InputError(f"{where} has no examples: leave the task out, or give it some.")
-        group = torch.utils.data.default_collate([group[i] for i in range(length)])
+    if isinstance(group, Mapping):
+        group = _split_labels(group, where)
     if not (isinstance(group, (tuple, list)) and len(group) == 2):
         raise InputError(
             f"{where} must be a pair (inputs, labels) or a Dataset of such pairs. Got {type(group).__name__}."

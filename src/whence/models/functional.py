@@ -1,7 +1,7 @@
 """A model as a function of its parameters, which retraining, gradients and merging all start from.
 
-``output_fn(params, inputs)`` gives the outputs of a batch, (n, C). `functional` makes one from any ``nn.Module``
-without touching it: the module is copied without its weights, and the weights are passed in.
+``output_fn(params, inputs)`` gives the outputs of a batch, (n, C), with all axes after the first in one. `functional`
+makes one from any ``nn.Module`` without touching it: the module is copied without its weights, which are passed in.
 """
 
 from __future__ import annotations
@@ -39,6 +39,11 @@ class ModelFn:
         self.module, self.fixed = module, fixed
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
+        found = self.as_given(params, inputs)
+        return found.flatten(1) if found.ndim > 1 else found[:, None]
+
+    def as_given(self, params: Params, inputs: Inputs) -> Tensor:
+        """Outputs in the form that the model gives them in, (n,), (n, C) or with more axes."""
         args, kwargs = _arguments(inputs)
         return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
@@ -49,8 +54,8 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
     Parameters
     ----------
     model : nn.Module
-        Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor (n, C)
-        or (n,), or an object with such ``logits``. It is neither changed nor kept.
+        Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor with a
+        row of outputs per example, or an object with such ``logits``. It is neither changed nor kept.
     params : str, iterable of str, callable or None
         Which parameters: names or patterns such as ``"head.*"``, or a test of the name. All that require a gradient
         where None (for a model with adapters: the adapters).
@@ -76,15 +81,17 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
 
 
 def as_outputs(returned: Any) -> Tensor:
-    """Outputs (n, C) of whatever a model returned."""
+    """Outputs, with one row per example, of whatever a model returned."""
     outputs = getattr(returned, "logits", returned)
-    if not isinstance(outputs, Tensor) or outputs.ndim not in (1, 2):
-        found = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if isinstance(outputs, dict):
+        outputs = outputs.get("logits")
+    if not isinstance(outputs, Tensor) or outputs.ndim == 0:
+        found = "a single number" if isinstance(outputs, Tensor) else type(returned).__name__
         raise InputError(
-            "The model must return one row of outputs per example, a tensor of shape (n, C) or (n,). "
-            f"Got {found}: give an output_fn that picks the outputs to attribute."
+            "The model must return one row of outputs per example, a tensor of shape (n, ...), or an object with such "
+            f"'logits'. Got {found}: give a model that returns the outputs to attribute."
         )
-    return outputs if outputs.ndim == 2 else outputs[:, None]
+    return outputs
 
 
 def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:

@@ -1,22 +1,24 @@
-"""Losses and metrics of outputs, shared by what trains models and by what estimates them.
+"""Losses of outputs, shared by what trains models and by what estimates them.
 
 A `Loss` is convex in the outputs and knows its own slope and curvature, so that an estimator can minimise it over a
 linearised model without automatic differentiation. Everything broadcasts over leading axes: outputs (..., n, C) and
-labels (n,) give (..., n).
+labels (n, ...) give (..., n). Outputs of several axes, such as the logits of a sequence, are flattened to C numbers.
+What any other function of (outputs, labels) lacks of this is derived: see callables.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
-from torch import Tensor
-from torch.nn.functional import softplus
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
 
 from whence.errors import InputError, did_you_mean
 
-Metric = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, C), labels (n,) → (..., n)
+IGNORED = -100  # the label that does not count, as in torch
+MOST_CURVATURE = 2**29  # numbers in the curvature of a batch
 
 
 class Loss(Protocol):
@@ -35,70 +37,160 @@ class Loss(Protocol):
         ...
 
     def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
-        """Refuse labels that do not go with the outputs."""
+        """Refuse labels that do not go with the outputs, which are as the model gives them, of some examples."""
         ...
 
 
+@dataclass(frozen=True)
 class CrossEntropy:
-    """−log softmax(outputs)[label], for labels 0 … C−1 and C ≥ 2 outputs."""
+    """−log softmax(outputs)[label], for labels 0 … C−1 and C ≥ 2 outputs.
+
+    Of a sequence, with outputs (n, L, C) and labels (n, L), it is the mean over the places whose label counts.
+
+    Parameters
+    ----------
+    smoothing : float
+        Share of the label that all classes have alike.
+    ignored : int
+        Label of places in a sequence that do not count.
+    """
+
+    smoothing: float = 0.0
+    ignored: int = IGNORED
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return outputs.logsumexp(-1) - _picked(outputs, labels)
+        if labels.ndim > 1:
+            logits, labels, weights = self._places(outputs, labels)
+            losses = self(logits.flatten(-3, -2), labels)
+            return (torch.unflatten(losses, -1, weights.shape) * weights).sum(-1)
+        return outputs.logsumexp(-1) - self._expected(outputs, labels)
 
     def with_slope(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        if labels.ndim > 1:
+            logits, flat, weights = self._places(outputs, labels)
+            losses, slope = self.with_slope(logits.flatten(-3, -2), flat)
+            slope = torch.unflatten(slope, -2, weights.shape) * weights[..., None]
+            left = outputs.shape[-1] - slope.shape[-2] * slope.shape[-1]
+            return (torch.unflatten(losses, -1, weights.shape) * weights).sum(-1), pad(slope.flatten(-2), (0, left))
         # Over few classes, several times as fast on a processor as softmax and log-sum-exp, which are for long rows.
         top = outputs.amax(-1, keepdim=True)
         slope = (outputs - top).exp_()
         total = slope.sum(-1, keepdim=True)
-        losses = (total.log() + top)[..., 0] - _picked(outputs, labels)
+        losses = (total.log() + top)[..., 0] - self._expected(outputs, labels)
         slope /= total
-        slope[..., torch.arange(len(labels), device=labels.device), labels] -= 1
-        return losses, slope
+        slope[..., torch.arange(len(labels), device=labels.device), labels] -= 1 - self.smoothing
+        return losses, slope - self.smoothing / outputs.shape[-1] if self.smoothing else slope
 
     def root(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        if labels.ndim > 1:
+            logits, flat, weights = self._places(outputs, labels)
+            check_curvature(outputs)
+            blocks = torch.unflatten(self.root(logits.flatten(-3, -2), flat), -3, weights.shape)
+            blocks = blocks * weights.sqrt()[..., None, None]
+            places, classes = blocks.shape[-3:-1]
+            here = torch.eye(places, dtype=blocks.dtype, device=blocks.device)
+            whole = (blocks[..., :, :, None, :] * here[:, None, :, None]).flatten(-4, -3).flatten(-2)
+            left = outputs.shape[-1] - places * classes
+            return pad(whole, (0, left, 0, left))
         # diag(p) − ppᵀ = (D − p√pᵀ)(D − p√pᵀ)ᵀ with D = diag(√p), since √p has norm one.
         p = outputs.softmax(-1)
         return torch.diag_embed(p.sqrt()) - p[..., :, None] * p.sqrt()[..., None, :]
 
     def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
+        self._check_form(outputs, labels, where)
         if outputs.shape[-1] < 2:
             raise InputError(
                 f"Cross-entropy needs two or more outputs, one per class. The model gives 1 for the {where}."
             )
-        if labels.ndim != 1 or labels.is_floating_point():
-            found = f"{labels.dtype} of shape {tuple(labels.shape)}"
-            raise InputError(f"Labels of the {where} must be class numbers, one integer per example. Got {found}.")
-        low, high = int(labels.min()), int(labels.max())
+        counted = labels != self.ignored if labels.ndim > 1 else torch.ones_like(labels, dtype=torch.bool)
+        if labels.ndim > 1 and not bool(counted.any(1).all()):
+            empty = int((~counted.any(1)).nonzero()[0, 0])
+            raise InputError(
+                f"Every example of the {where} must have a label that counts. All of row {empty} are {self.ignored}."
+            )
+        low, high = int(labels[counted].min()), int(labels[counted].max())
         if low < 0 or high >= outputs.shape[-1]:
             wrong = low if low < 0 else high
             raise InputError(
                 f"Labels of the {where} must be from 0 to {outputs.shape[-1] - 1}, one per output. Got {wrong}."
             )
 
+    def _check_form(self, outputs: Tensor, labels: Tensor, where: str) -> None:
+        found = f"{labels.dtype} of shape {tuple(labels.shape)}"
+        if outputs.ndim == 3:
+            if labels.shape[1:] != outputs.shape[1:2] or labels.is_floating_point():
+                raise InputError(
+                    f"Labels of the {where} must be class numbers, one integer for each of the {outputs.shape[1]} "
+                    f"places of a sequence ({self.ignored} where none counts). Got {found}."
+                )
+        elif outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
+            raise InputError(f"Labels of the {where} must be class numbers, one integer per example. Got {found}.")
 
+    def _expected(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The output that is expected of the label."""
+        found = picked(outputs, labels)
+        return found if not self.smoothing else (1 - self.smoothing) * found + self.smoothing * outputs.mean(-1)
+
+    def _places(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Outputs (..., n, L, C), labels (n·L,) and what each place counts, (n, L)."""
+        logits = torch.unflatten(outputs, -1, (labels.shape[1], -1))
+        counts = labels != self.ignored
+        weights = counts.to(logits.dtype) / counts.sum(1, keepdim=True).clamp_min(1)
+        return logits, torch.where(counts, labels, 0).flatten(), weights
+
+
+class NextToken(CrossEntropy):
+    """Cross-entropy of each next token: outputs (n, L, C) at place t against the label of place t + 1.
+
+    Labels are those of a causal language model in Hugging Face: the tokens themselves, −100 where none counts.
+    """
+
+    def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
+        if outputs.ndim != 3:
+            raise InputError(
+                "The loss 'next_token' needs logits of shape (n, L, V), as causal language models give them. The model "
+                f"gives {tuple(outputs.shape)} for the {where}."
+            )
+        self._check_form(outputs, labels, where)
+        super().check(outputs[:, :-1], labels[:, 1:], where)
+
+    def _places(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = torch.unflatten(outputs, -1, (labels.shape[1], -1))[..., :-1, :]
+        return super()._places(logits.flatten(-2), labels[:, 1:])
+
+
+@dataclass(frozen=True)
 class Logistic:
-    """log(1 + exp(∓output)), for labels 1 (−) and 0 (+) and a single output, such as the margin of a language model."""
+    """log(1 + exp(∓output)), for labels 1 (−) and 0 (+) and a single output, such as the margin of a language model.
+
+    With several labels per example, (n, C), it is the mean over the C outputs.
+    """
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return softplus(outputs[..., 0] * (1 - 2 * labels.to(outputs)))
+        return softplus(outputs * (1 - 2 * _columns(labels, outputs))).mean(-1)
 
     def with_slope(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        return self(outputs, labels), torch.sigmoid(outputs) - labels.to(outputs)[:, None]
+        slope = torch.sigmoid(outputs) - _columns(labels, outputs)
+        return self(outputs, labels), slope / outputs.shape[-1]
 
     def root(self, outputs: Tensor, labels: Tensor) -> Tensor:
         p = torch.sigmoid(outputs)
-        return (p * (1 - p)).sqrt()[..., None]
+        return torch.diag_embed((p * (1 - p) / outputs.shape[-1]).sqrt())
 
     def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
-        if outputs.shape[-1] != 1:
-            found = outputs.shape[-1]
+        width = outputs[0].numel()
+        if labels.ndim == 1 and width != 1:
             raise InputError(
-                f"The logistic loss needs one output per example. The model gives {found} for the {where}."
+                f"The logistic loss needs one output per label. The model gives {width} outputs, and an example of the "
+                f"{where} has one label."
             )
-        if labels.ndim != 1 or not bool(((labels == 0) | (labels == 1)).all()):
-            raise InputError(f"Labels of the {where} must be 0 or 1, one per example, for the logistic loss.")
+        if labels[0].numel() != width or not bool(((labels == 0) | (labels == 1)).all()):
+            raise InputError(
+                f"Labels of the {where} must be 0 or 1, one for each of {width} outputs, for the logistic loss."
+            )
 
 
+@dataclass(frozen=True)
 class Squared:
     """½‖output − label‖², for labels of shape (n,) or (n, C)."""
 
@@ -106,74 +198,68 @@ class Squared:
         return self.with_slope(outputs, labels)[0]
 
     def with_slope(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        slope = outputs - labels.to(outputs).reshape(len(labels), -1)
+        slope = outputs - _columns(labels, outputs)
         return slope.square().sum(-1) / 2, slope
 
     def root(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return torch.eye(outputs.shape[-1], dtype=outputs.dtype, device=outputs.device).expand(*outputs.shape, -1)
 
     def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
-        if labels[0].numel() != outputs.shape[-1]:
-            found = f"{outputs.shape[-1]} outputs and {labels[0].numel()} labels"
+        if labels[0].numel() != outputs[0].numel():
+            found = f"{outputs[0].numel()} outputs and {labels[0].numel()} labels"
             raise InputError(f"The squared loss needs a label for each output. The {where} has {found} per example.")
         if not bool(labels.isfinite().all()):
             raise InputError(f"Labels of the {where} must be finite.")
 
 
-LOSSES: dict[str, Loss] = {"cross_entropy": CrossEntropy(), "logistic": Logistic(), "squared": Squared()}
+LOSSES: dict[str, Loss] = {
+    "cross_entropy": CrossEntropy(),
+    "next_token": NextToken(),
+    "logistic": Logistic(),
+    "squared": Squared(),
+}
 
 
-def loss_named(name: str | Loss) -> Loss:
-    """Return the loss of that name, or the loss itself.
+def loss_named(given: Any) -> Any:
+    """Return the loss of that name, or what a loss of torch is called here; anything else as it is.
 
     Examples
     --------
     >>> loss_named("squared")(torch.tensor([[3.0]]), torch.tensor([1.0]))
     tensor([2.])
+    >>> loss_named(nn.CrossEntropyLoss(label_smoothing=0.1))
+    CrossEntropy(smoothing=0.1, ignored=-100)
     """
-    if not isinstance(name, str):
-        return name
-    if name not in LOSSES:
-        raise InputError(f"There is no loss {name!r}. {did_you_mean(name, LOSSES)}")
-    return LOSSES[name]
+    if isinstance(given, str):
+        if given not in LOSSES:
+            raise InputError(f"There is no loss {given!r}. {did_you_mean(given, LOSSES)}")
+        return LOSSES[given]
+    if type(given) is nn.CrossEntropyLoss and given.weight is None and given.reduction != "sum":
+        return CrossEntropy(given.label_smoothing, given.ignore_index)
+    return given
 
 
-def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """1 where the largest output (or the sign of the only one) is the label, else 0."""
-    guess = outputs.argmax(-1) if outputs.shape[-1] > 1 else (outputs[..., 0] > 0).to(labels.dtype)
-    return (guess == labels).to(outputs)
+def one_label_each(loss: Loss, labels: Tensor) -> bool:
+    """Whether each example has one class, and its loss is that of the class's log-odds."""
+    plain = isinstance(loss, Logistic) or (type(loss) is CrossEntropy and not loss.smoothing)
+    return plain and labels.ndim == 1
 
 
-def margin(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Log-odds of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
-    if outputs.shape[-1] == 1:
-        return outputs[..., 0] * (2 * labels.to(outputs) - 1)
-    index = labels.expand(outputs.shape[:-1])[..., None]
-    others = outputs.scatter(-1, index, float("-inf"))
-    return _picked(outputs, labels) - others.logsumexp(-1)
-
-
-METRICS: dict[str, Metric] = {"accuracy": accuracy, "margin": margin}  # higher is better; "loss" is the loss itself
-
-
-def metrics_named(names: str | list[str] | tuple[str, ...], loss: Loss) -> dict[str, Metric]:
-    """Return the metrics of those names.
-
-    Examples
-    --------
-    >>> list(metrics_named(["loss", "accuracy"], CrossEntropy()))
-    ['loss', 'accuracy']
-    """
-    known: dict[str, Metric] = {"loss": loss, **METRICS}
-    wanted = [names] if isinstance(names, str) else list(names)
-    for name in wanted:
-        if name not in known:
-            raise InputError(f"There is no metric {name!r}. {did_you_mean(name, known)}")
-        if name != "loss" and isinstance(loss, Squared):
-            raise InputError(f"The metric {name!r} is for classes; with the squared loss there is only 'loss'.")
-    return {name: known[name] for name in wanted}
-
-
-def _picked(outputs: Tensor, labels: Tensor) -> Tensor:
+def picked(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the output of each label."""
     return outputs.gather(-1, labels.expand(outputs.shape[:-1])[..., None])[..., 0]
+
+
+def check_curvature(outputs: Tensor) -> None:
+    """Refuse a curvature that no memory has room for."""
+    n, width = outputs.shape[-2:]
+    if n * width**2 > MOST_CURVATURE:
+        raise InputError(
+            f"The curvature of {width:,} outputs per example is too large. Methods that need it (GradEx, influence "
+            "functions, EK-FAC) are for fewer outputs; task vectors, one step, TracIn and retraining do without."
+        )
+
+
+def _columns(labels: Tensor, outputs: Tensor) -> Tensor:
+    """Labels (n, C) as numbers."""
+    return labels.to(outputs.dtype).reshape(len(labels), -1)

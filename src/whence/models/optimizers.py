@@ -2,7 +2,8 @@
 
 A recipe names an optimizer (``"adamw"``) or holds one with its options (``SGD(momentum=0.9)``). To add one, write a
 class with the methods of `Optimizer` and list it in `OPTIMIZERS`; a recipe refuses anything else, so that nothing is
-treated as an optimizer that it is not.
+treated as an optimizer that it is not. `SAM` and `NSO` look for flat minima: they take the gradient elsewhere than
+where the model stands, and leave the step to another optimizer.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from whence.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import Tensor
 
     from whence.models.recipe import Recipe
+
+    Backward = Callable[[], None]
+    Normal = Callable[[], list[Tensor]]
 
 
 class Optimizer(ABC):
@@ -32,11 +38,31 @@ class Optimizer(ABC):
         Numbers that it remembers per parameter, at most.
     directions_per_point : int
         Directions that it gives a task's gradient at a point of a run: 1 as it is, 2 if it is rescaled too.
+    passes : int
+        Backward passes of a step.
     """
 
     name: ClassVar[str]
-    copies: ClassVar[int]
-    directions_per_point: ClassVar[int]
+    copies: int
+    directions_per_point: int
+    passes: int = 1
+
+    def gradients(
+        self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None
+    ) -> None:
+        """Put the gradient that the step takes into ``.grad`` of the parameters, which have none.
+
+        Parameters
+        ----------
+        backward : callable
+            Adds the gradient of the loss, where the parameters are, to their ``.grad``.
+        params : list of tensor
+        stacked : bool
+            Whether the parameters are those of several models, (m, ...).
+        normal : callable, optional
+            ``normal()`` returns independent standard normal numbers like the parameters; torch's own where not given.
+        """
+        backward()
 
     @abstractmethod
     def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
@@ -71,8 +97,8 @@ class AdamW(Optimizer):
     """
 
     name = "adamw"
-    copies = 2
-    directions_per_point = 2
+    copies: ClassVar[int] = 2  # type: ignore[misc]
+    directions_per_point: ClassVar[int] = 2  # type: ignore[misc]
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
@@ -118,8 +144,8 @@ class SGD(Optimizer):
     """
 
     name = "sgd"
-    copies = 1
-    directions_per_point = 1
+    copies: ClassVar[int] = 1  # type: ignore[misc]
+    directions_per_point: ClassVar[int] = 1  # type: ignore[misc]
     momentum: float = 0.0
     nesterov: bool = False
 
@@ -140,7 +166,137 @@ class SGD(Optimizer):
         return gradients
 
 
-OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, SGD)}
+@dataclass(frozen=True, kw_only=True)
+class _Elsewhere(Optimizer):
+    """Optimizer that takes the gradient elsewhere, and leaves the step to another.
+
+    What it scales a gradient by, as estimators ask, is what that one does: to first order in the distance.
+    """
+
+    base: str | Optimizer = "sgd"
+
+    def __post_init__(self) -> None:
+        if isinstance(optimizer_named(self.base), _Elsewhere):
+            raise InputError(f"The 'base' of {type(self).__name__} must be an optimizer such as 'sgd' or 'adamw'.")
+
+    @property
+    def stepper(self) -> Optimizer:
+        """The optimizer that takes the step."""
+        return optimizer_named(self.base)
+
+    @property
+    def copies(self) -> int:  # type: ignore[override]
+        """Numbers per parameter: those of the other, and where the model stands."""
+        return self.stepper.copies + 2
+
+    @property
+    def directions_per_point(self) -> int:  # type: ignore[override]
+        """As the other."""
+        return self.stepper.directions_per_point
+
+    def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
+        """The optimizer of torch that takes the step."""
+        return self.stepper.make(recipe, params)
+
+    def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+        """As the other."""
+        return self.stepper.divisor(optimizer)
+
+    def first_steps(self, gradients: Tensor) -> Tensor:
+        """As the other."""
+        return self.stepper.first_steps(gradients)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAM(_Elsewhere):
+    """Sharpness-aware minimisation (Foret et al., 2021): the gradient at W + ρ g / ‖g‖, with g the gradient at W.
+
+    Parameters
+    ----------
+    base : {"sgd", "adamw"} or Optimizer
+        Which takes the step.
+    rho : float
+        Distance ρ.
+
+    Examples
+    --------
+    With plain torch, in the place of ``loss.backward()``:
+
+    >>> import torch
+    >>> model, x, y = torch.nn.Linear(2, 1), torch.ones(3, 2), torch.zeros(3, 1)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> sam = SAM(rho=0.1)
+    >>> for _ in range(100):
+    ...     sam.gradients(lambda: (model(x) - y).square().mean().backward(), list(model.parameters()))
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    """
+
+    name = "sam"
+    passes = 2
+    rho: float = 0.05
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative("rho", "SAM", self.rho)
+
+    def gradients(
+        self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None
+    ) -> None:
+        """Put the gradient at W + ρ g / ‖g‖ into ``.grad``."""
+        backward()
+        gradients = [_taken(param) for param in params]
+        factor = self.rho / (lengths(gradients, stacked=stacked) + 1e-12)
+        _moved(backward, params, [gradient * like(factor, gradient, stacked=stacked) for gradient in gradients])
+
+
+@dataclass(frozen=True, kw_only=True)
+class NSO(_Elsewhere):
+    """Noise stability optimisation (Zhang et al., 2024): the mean of the gradients at W + U and W − U, U normal.
+
+    To second order it minimises the loss plus σ²/2 times the trace of its Hessian.
+
+    Parameters
+    ----------
+    base : {"sgd", "adamw"} or Optimizer
+        Which takes the step.
+    sigma : float
+        Standard deviation σ of the noise.
+    pairs : int
+        Draws of U that a step averages over, each with its opposite.
+    """
+
+    name = "nso"
+    sigma: float = 0.01
+    pairs: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_not_negative("sigma", "NSO", self.sigma)
+        if isinstance(self.pairs, bool) or not isinstance(self.pairs, int) or self.pairs < 1:
+            raise InputError(f"The 'pairs' of NSO must be a whole number, 1 or more. Got {self.pairs!r}.")
+
+    @property
+    def passes(self) -> int:  # type: ignore[override]
+        """Backward passes of a step."""
+        return 2 * self.pairs
+
+    def gradients(
+        self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None
+    ) -> None:
+        """Put the mean of the gradients at W ± U into ``.grad``."""
+        import torch
+
+        for _ in range(self.pairs):
+            drawn = [torch.randn_like(param) for param in params] if normal is None else normal()
+            for sign in (1.0, -1.0):
+                _moved(backward, params, [sign * self.sigma * noise for noise in drawn])
+        for param in params:
+            if param.grad is not None:
+                param.grad /= self.passes
+
+
+OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, SGD, SAM, NSO)}
 
 
 def optimizer_named(given: str | Optimizer) -> Optimizer:
@@ -156,6 +312,44 @@ def optimizer_named(given: str | Optimizer) -> Optimizer:
     if given not in OPTIMIZERS:
         raise InputError(f"There is no optimizer {given!r} for a recipe. {did_you_mean(str(given), OPTIMIZERS)}")
     return OPTIMIZERS[given]()
+
+
+def lengths(gradients: list[Tensor], *, stacked: bool) -> Tensor:
+    """Length of all gradients together: of the only model, or of each of m, (m,)."""
+    import torch
+
+    flat = [gradient.flatten(1) if stacked else gradient.flatten() for gradient in gradients]
+    found: Tensor = torch.cat([part.norm(dim=-1, keepdim=True) for part in flat], dim=-1).norm(dim=-1)
+    return found
+
+
+def like(factor: Tensor, gradient: Tensor, *, stacked: bool) -> Tensor:
+    """A factor of each model in the form of a gradient."""
+    return factor.view(-1, *[1] * (gradient.ndim - 1)) if stacked else factor
+
+
+def _taken(param: Tensor) -> Tensor:
+    """The gradient of a parameter, which has none from then on."""
+    import torch
+
+    gradient, param.grad = param.grad, None
+    return torch.zeros_like(param) if gradient is None else gradient
+
+
+def _moved(backward: Backward, params: list[Tensor], moves: list[Tensor]) -> None:
+    """Take the gradient where the moves lead, and put the parameters back where they were."""
+    import torch
+
+    with torch.no_grad():
+        places = [param.clone() for param in params]
+        for param, move in zip(params, moves, strict=True):
+            param.add_(move.to(param))
+    try:
+        backward()
+    finally:
+        with torch.no_grad():
+            for param, place in zip(params, places, strict=True):
+                param.copy_(place)
 
 
 def _shared(recipe: Recipe, params: list[Tensor]) -> dict[str, Any]:

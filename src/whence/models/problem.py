@@ -7,19 +7,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError, counted, some_of
-from whence.models.examples import Examples, Given, Inputs
+from whence.errors import InputError, counted, did_you_mean, some_of
+from whence.models.callables import TRIED, OwnMetric, as_loss, one_line
+from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
 from whence.models.functional import Filter, ModelFn, functional
-from whence.models.losses import Loss, loss_named, metrics_named
+from whence.models.losses import CrossEntropy, NextToken
 from whence.models.memory import bytes_per_row
+from whence.models.metrics import METRICS, metrics_named
 from whence.models.targets import higher_is_better
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
@@ -31,18 +34,28 @@ class Problem:
     Parameters
     ----------
     model : nn.Module
-        At W₀: where runs start, or for influence functions and the like, as trained on all tasks. Gives outputs (n, C)
-        for a batch of inputs, as `whence.models.functional.functional` takes it. It is copied, never changed. If some
-        of its parameters require no gradient, as with adapters, only the others are trained.
-    tasks : mapping of str to (inputs, labels) or Dataset
-        The groups of examples that subsets are made of.
+        At W₀: where runs start, or for influence functions and the like, as trained on all tasks. Gives a row of
+        outputs for each of a batch of inputs, as `whence.models.functional.functional` takes it. It is copied, never
+        changed. If some of its parameters require no gradient, as with adapters, only the others are trained.
+    tasks : mapping of str to (inputs, labels) or Dataset, or list of str
+        The groups of examples that subsets are made of. Names alone do for checkpoints that are there already; see
+        `TaskVectors.from_checkpoints`.
     targets : (inputs, labels), Dataset, or mapping of str to those
         The queries that the model is judged on.
-    loss : {"cross_entropy", "logistic", "squared"} or Loss
-        What training minimises.
-    metrics : str or list of str
-        What is measured on the targets: "loss", "accuracy", "margin". Influence functions and the like score the loss,
+    loss : {"cross_entropy", "next_token", "logistic", "squared"}, callable or Loss
+        What training minimises: "next_token" for causal language models, whose labels are their tokens; "logistic" also
+        for several labels per example; or any function of (outputs, labels) such as ``nn.MSELoss()``, which is
+        called with each example as a batch of one: the loss of a batch is the mean over its examples.
+    metrics : str, callable, list of those, or mapping of str to callable
+        What is measured on the targets: "loss", "accuracy", "margin", or functions of (outputs, labels) that return a
+        number for each query, or one for all queries of a target. Influence functions and the like score the loss,
         whatever the metrics.
+    maximize : sequence of str, optional
+        Metrics for which higher is better; "accuracy" and "margin" where not given.
+    collate : callable, optional
+        Makes a batch from a list of examples of a Dataset, as in a ``DataLoader``: a pair (inputs, labels), or a dict
+        with "labels", as the collators of Hugging Face give it. All tasks are collated together, so that they are
+        padded to one length.
     per_query : bool
         Whether every query is an outcome of its own, instead of their mean.
     params : str, iterable of str or callable, optional
@@ -73,26 +86,36 @@ class Problem:
         tasks: Given,
         targets: Given,
         *,
-        loss: str | Loss = "cross_entropy",
-        metrics: str | list[str] = "loss",
+        loss: Any = "cross_entropy",
+        metrics: Any = "loss",
+        maximize: Sequence[str] | None = None,
+        collate: Collate | None = None,
         per_query: bool = False,
         params: Filter = None,
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
             raise InputError(f"The model must be a torch.nn.Module. Got {type(model).__name__}.")
-        self.loss = loss_named(loss)
-        self.metrics = metrics_named(metrics, self.loss)
         self.per_query = per_query
         self.device = torch.device(device) if device is not None else next(iter(model.parameters())).device
-        self.tasks = Examples.of(tasks, "tasks").to(self.device)
-        self.targets = Examples.of(targets, "target").to(self.device)
+        self.targets = Examples.of(targets, "target", collate).to(self.device)
+        self.has_examples = not names_alone(tasks)
+        stand_in = tasks if self.has_examples else self.targets.standing_for(tasks)
+        self.tasks = Examples.of(stand_in, "tasks", collate).to(self.device)
         self.output_fn, chosen = self._function(model, params, training=False)
         self.train_fn, _ = self._function(model, params, training=True)
         self.trained = tuple(chosen)
         self.start = {name: value.to(self.device, copy=True) for name, value in chosen.items()}
         with self.own_randomness():
-            self._check_labels()
+            outputs = {what: self._tried(what) for what in ("tasks", "target")}
+            self.shape = tuple(outputs["tasks"].shape[1:])
+            self.loss = as_loss(loss, self.shape, self.tasks.labels)
+            self._check_labels(outputs)
+            self.metrics = metrics_named(metrics, self.loss, self.targets.labels, self.shape)
+            self.up = self._checked_directions(maximize)
+            for own in self.metrics.values():
+                if isinstance(own, OwnMetric):
+                    own.check(outputs["target"], self.targets.labels, per_query=per_query)
             self.start.update(self._buffers_that_change(model))
             self.bytes_per_row = self._bytes_per_row()
 
@@ -132,16 +155,17 @@ class Problem:
     @property
     def maximize(self) -> tuple[str, ...]:
         """Names of the outcomes for which higher is better."""
-        return higher_is_better(self.metrics, self.targets, per_query=self.per_query)
+        return higher_is_better(self.up, self.targets, per_query=self.per_query)
 
     def losses(self, state: State, inputs: Inputs, labels: Tensor) -> Tensor:
         """Loss of each example in training, (n,), of one model."""
-        return self.loss(self.train_fn(state, inputs), labels)
+        outputs = self.train_fn(state, inputs)
+        return self.loss(outputs.to(torch.promote_types(outputs.dtype, torch.float32)), labels)
 
     def on_loss(self) -> Problem:
         """The same problem with the loss as its only metric."""
         other = copy.copy(self)
-        other.metrics = {"loss": self.loss}
+        other.metrics, other.up = {"loss": self.loss}, ()
         return other
 
     def with_examples(self, tasks: Examples, targets: Examples) -> Problem:
@@ -161,17 +185,45 @@ class Problem:
         output_fn, chosen = functional(model, params, training=training)
         return ModelFn(output_fn.module, {k: v.to(self.device) for k, v in output_fn.fixed.items()}), chosen
 
-    def _check_labels(self) -> None:
-        for what, examples in (("tasks", self.tasks), ("target", self.targets)):
+    def _tried(self, what: str) -> Tensor:
+        """Outputs of some examples, as the model gives them."""
+        examples = self.tasks if what == "tasks" else self.targets
+        inputs, _ = self.some_rows(examples, min(len(examples), TRIED))
+        try:
             with torch.no_grad():
-                outputs = self.output_fn(self.start, self.some_inputs(examples))
-            self.loss.check(outputs, examples.labels, what)
+                outputs = self.output_fn.as_given(self.start, inputs)
+        except (TypeError, RuntimeError, IndexError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"The model cannot take the inputs of the {what} ({one_line(error)}).") from error
+        if len(outputs) != min(len(examples), TRIED):
+            raise InputError(
+                f"The model must return one row of outputs per example. Got shape {tuple(outputs.shape)} for "
+                f"{counted(min(len(examples), TRIED), 'example')} of the {what}."
+            )
+        return outputs if outputs.ndim > 1 else outputs[:, None]
+
+    def _check_labels(self, outputs: dict[str, Tensor]) -> None:
+        for what, examples in (("tasks", self.tasks), ("target", self.targets)):
+            self.loss.check(outputs[what], examples.labels, what)
+            if isinstance(self.loss, CrossEntropy) and not isinstance(self.loss, NextToken):
+                _refuse_inputs_as_labels(examples, self.loss.ignored)
+
+    def _checked_directions(self, maximize: Sequence[str] | None) -> tuple[str, ...]:
+        """Names of the metrics for which higher is better."""
+        if maximize is None:
+            return tuple(name for name in self.metrics if name in METRICS)
+        given = [maximize] if isinstance(maximize, str) else list(maximize)
+        for name in given:
+            if name not in self.metrics:
+                raise InputError(f"There is no metric {name!r} to maximize. {did_you_mean(name, self.metrics)}")
+        return tuple(given)
 
     def some_inputs(self, examples: Examples) -> Inputs:
         """Inputs of two examples, to try things with."""
-        return self._rows(examples)[0]
+        return self.some_rows(examples)[0]
 
-    def _rows(self, examples: Examples, n: int = 2) -> tuple[Inputs, Tensor]:
+    def some_rows(self, examples: Examples, n: int = 2) -> tuple[Inputs, Tensor]:
         """Some rows to try things with; two or more, if need be the same twice, for batch statistics to exist."""
         return examples.rows(torch.arange(n, device=self.device) % len(examples))
 
@@ -194,14 +246,34 @@ class Problem:
     def _bytes_per_row(self) -> int:
         """Bytes that a forward pass of one model keeps for the backward pass, for each example."""
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
-        return bytes_per_row(lambda n: self.losses(state, *self._rows(self.tasks, n)).sum())
+        return bytes_per_row(lambda n: self.losses(state, *self.some_rows(self.tasks, n)).sum())
 
 
-def as_problem(given: Any) -> Problem:
-    """Return the problem if it is one, as the first argument of every estimator and baseline must be."""
+def as_problem(given: Any, *, examples: bool = True) -> Problem:
+    """Return the problem if it is one, as the first argument of every estimator and baseline must be.
+
+    With ``examples``, its tasks must have some: what merges checkpoints can do without.
+    """
     if not isinstance(given, Problem):
         raise InputError(
             f"The 'problem' parameter must be a whence.Problem(model, tasks, targets). Got {type(given).__name__} "
             "instead."
         )
+    if examples and not given.has_examples:
+        raise InputError(
+            "The tasks of this problem are names without examples, which do for TaskVectors.from_checkpoints alone. "
+            "Give {name: (inputs, labels)} as tasks."
+        )
     return given
+
+
+def _refuse_inputs_as_labels(examples: Examples, ignored: int) -> None:
+    """Refuse labels of a sequence that are its own inputs: a model that copies would be the best."""
+    counts = examples.labels != ignored
+    for leaf in tree_leaves(examples.inputs):
+        same = leaf.shape == examples.labels.shape and examples.labels.ndim > 1
+        if same and bool((leaf[counts] == examples.labels[counts]).all()):
+            raise InputError(
+                "The labels are the tokens that the model is given, each at its own place. For a causal language model "
+                "give loss='next_token', which compares each place with the label of the next one."
+            )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 from whence.errors import InputError, counted, did_you_mean
 from whence.models.optimizers import Optimizer, optimizer_named
 
 Weighting = Literal["sample", "task"]
-CHOICES = {"schedule": ("constant", "linear", "cosine"), "weighting": ("sample", "task")}
+CHOICES = {
+    "schedule": ("constant", "linear", "cosine"),
+    "weighting": ("sample", "task"),
+    "precision": ("float32", "bfloat16"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,11 +29,16 @@ class Recipe:
         Number of updates.
     lr : float
         Learning rate after the warm-up.
-    optimizer : {"adamw", "sgd"} or Optimizer
-        As in ``torch.optim``; for other options than the default, such as ``SGD(momentum=0.9)``, one of
-        `whence.models.optimizers`.
+    optimizer : {"adamw", "sgd", "sam", "nso"} or Optimizer
+        As in ``torch.optim``, or one that looks for flat minima; for other options than the default, such as
+        ``SGD(momentum=0.9)`` or ``SAM(base="adamw", rho=0.1)``, one of `whence.models.optimizers`.
     batch_size : int or None
         Examples per update. None: every update takes the mean over all examples of the subset.
+    accumulate : int
+        Passes that the batch of an update is made in, for less memory: their gradients are added up, and the update is
+        the same (but that batch normalisation sees one pass at a time).
+    precision : {"float32", "bfloat16"}
+        Of the forward pass: with "bfloat16", under ``torch.autocast``. Parameters, losses and updates stay as they are.
     weight_decay : float
     schedule : {"constant", "linear", "cosine"}
         How the rate goes on after the warm-up; linear and cosine fall to 0 at the end of the training.
@@ -58,6 +67,8 @@ class Recipe:
     warmup: int = 0
     clip: float | None = None
     weighting: Weighting = "sample"
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
         optimizer_named(self.optimizer)
@@ -66,8 +77,14 @@ class Recipe:
                 raise InputError(f"There is no {name} {value!r} for a recipe. {did_you_mean(str(value), known)}")
         self._check_whole("steps", 1)
         self._check_whole("warmup", 0)
+        self._check_whole("accumulate", 1)
         if self.batch_size is not None:
             self._check_whole("batch_size", 1)
+            if self.accumulate > self.batch_size:
+                raise InputError(
+                    f"A batch of {counted(self.batch_size, 'example')} cannot be made in {self.accumulate} passes: "
+                    "lower 'accumulate'."
+                )
         for name, least in {"lr": 0.0, "weight_decay": 0.0, "clip": 0.0}.items():
             value = getattr(self, name)
             positive = name in ("lr", "clip")
@@ -94,6 +111,14 @@ class Recipe:
         if self.schedule == "cosine":
             return self.lr * (1 + math.cos(math.pi * done)) / 2
         return self.lr
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the result of a training depends on, by name, as JSON has it."""
+        usual = {field.name: field.default for field in fields(self)}
+        found = {**asdict(self), "optimizer": str(self.update)}
+        later = [name for name in ("accumulate", "precision") if name == "accumulate" or found[name] == usual[name]]
+        return {name: value for name, value in found.items() if name not in later}
 
     @property
     def update(self) -> Optimizer:

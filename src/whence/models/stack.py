@@ -18,8 +18,8 @@ from whence.arrays import Floats
 from whence.errors import DataWarning, InputError
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import plain_attention
-from whence.models.losses import Metric
 from whence.models.memory import free_bytes
+from whence.models.metrics import Metric
 from whence.models.problem import Problem, State, as_problem
 from whence.models.targets import by_target
 
@@ -53,7 +53,7 @@ class Stack:
     """
 
     def __init__(self, problem: Problem, batched: Batched = "auto", *, full_batches: bool = False) -> None:
-        self.problem = as_problem(problem)
+        self.problem = as_problem(problem, examples=False)
         small = problem.device.type != "cpu" or problem.n_trained <= MOST_TRAINED_ON_CPU
         wanted = small if batched == "auto" else batched
         obstacle = self._obstacle(full_batches=full_batches) if wanted else ""
@@ -96,7 +96,7 @@ class Stack:
         """Outcomes of stacked states by name, (m,) or (m, q_t)."""
         problem = self.problem
         values = self.evaluate(state, problem.targets, problem.metrics)
-        return by_target(values, problem.targets, per_query=problem.per_query)
+        return by_target(values, problem.targets, problem.metrics, per_query=problem.per_query)
 
     def _obstacle(self, *, full_batches: bool) -> str:
         """Why models cannot run side by side, in training and in use; empty where they can."""
@@ -107,8 +107,8 @@ class Stack:
         try:
             with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
                 warnings.filterwarnings("error", message="There is a performance drop")
-                for output_fn, examples in ((problem.train_fn, problem.tasks), (problem.output_fn, problem.targets)):
-                    side_by_side(output_fn, (0, None), two, problem.some_inputs(examples))
+                side_by_side(problem.losses, (0, None, None), two, *problem.some_rows(problem.tasks))
+                side_by_side(problem.output_fn, (0, None), two, problem.some_rows(problem.targets)[0])
         except Exception as error:
             text = " ".join(str(error).split())
             if "randomness" in text:

@@ -34,15 +34,23 @@ def outcome_names(metric: str, targets: Iterable[str]) -> list[str]:
     return [metric] if len(names) == 1 else [f"{name}/{metric}" for name in names]
 
 
-def by_target(values: Mapping[str, Tensor], targets: Examples, *, per_query: bool = False) -> dict[str, Floats]:
+def by_target(
+    values: Mapping[str, Tensor],
+    targets: Examples,
+    metrics: Mapping[str, Any] | None = None,
+    *,
+    per_query: bool = False,
+) -> dict[str, Floats]:
     """Outcomes of m subsets by name, from metrics per query.
 
     Parameters
     ----------
     values : mapping of str to tensor of shape (m, q)
-        Metrics of every query of all targets.
+        Metrics of every query of all targets; (m, q, C) of a metric of one's own that judges all outputs together.
     targets : Examples
         The q queries; its groups are the targets.
+    metrics : mapping of str to Metric, optional
+        What the values are of.
     per_query : bool
         Whether every query is an outcome of its own, instead of their mean.
 
@@ -60,14 +68,18 @@ def by_target(values: Mapping[str, Tensor], targets: Examples, *, per_query: boo
     >>> by_target({"loss": losses}, queries)
     {'law/loss': array([2.]), 'code/loss': array([5.])}
     """
-    stops = np.cumsum(targets.sizes)
+    import torch
+
+    sizes = targets.sizes.tolist()
+    labels = torch.split(targets.labels, sizes)
     found: dict[str, Floats] = {}
     for metric, value in values.items():
-        array = value.detach().double().cpu().numpy()
-        array = np.where(np.isfinite(array), array, np.nan)
-        parts = np.split(array, stops[:-1], axis=1)
-        for name, part in zip(outcome_names(metric, targets.names), parts, strict=True):
-            found[name] = part if per_query else part.mean(1)
+        together = getattr((metrics or {}).get(metric), "of_all", None) if value.ndim > 2 else None
+        parts = torch.split(value.detach(), sizes, dim=1)
+        for name, part, of in zip(outcome_names(metric, targets.names), parts, labels, strict=True):
+            judged = (part if together is None else together(part, of)).double().cpu().numpy()
+            array = np.where(np.isfinite(judged), judged, np.nan)
+            found[name] = array if per_query or together is not None else array.mean(1)
     return found
 
 
@@ -90,20 +102,18 @@ def single(found: Mapping[str, Floats]) -> dict[str, Any]:
 
 
 def higher_is_better(metrics: Iterable[str], targets: Examples, *, per_query: bool = False) -> tuple[str, ...]:
-    """Names of the columns in a table of outcomes for which higher is better, as `whence.measure` calls them.
+    """Names of the columns of metrics for which higher is better in a table of outcomes, as `whence.measure` has them.
 
     Examples
     --------
     >>> import torch
     >>> from whence.models.examples import Examples
     >>> queries = Examples.of((torch.zeros(2, 1), torch.zeros(2)), "target")
-    >>> higher_is_better(["loss", "accuracy"], queries, per_query=True)
+    >>> higher_is_better(["accuracy"], queries, per_query=True)
     ('accuracy[0]', 'accuracy[1]')
     """
     columns: list[str] = []
     for metric in metrics:
-        if metric in LOWER_IS_BETTER:
-            continue
         for name, size in zip(outcome_names(metric, targets.names), targets.sizes, strict=True):
             columns += [f"{name}[{query}]" for query in range(size)] if per_query else [name]
     return tuple(columns)

@@ -7,17 +7,20 @@ many kernels as for a single model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.arrays import Floats, Integers
 from whence.models.examples import Inputs
-from whence.models.problem import Problem, State
+from whence.models.optimizers import lengths, like
+from whence.models.problem import Problem, State, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import Draws, draw_batches, example_shares, task_shares
 from whence.models.stack import Stack, side_by_side, unstacked
@@ -53,18 +56,19 @@ def train(
         "own": each run draws its own examples. "shared": runs of one seed see the same examples as far as their subsets
         allow. "reweighted": they see exactly the same examples, weighted by how much of their task the subset has.
     """
-    problem = stack.problem
+    problem = as_problem(stack.problem)
     steps = recipe.steps if steps is None else steps
     learning = np.flatnonzero(subsets.sum(1) > 0)
     for rows in [learning] if stack.batched and len(learning) else learning[:, None]:
         place = torch.from_numpy(rows).to(problem.device)
         part = {name: value[place] for name, value in state.items()}
         batches = _batches(stack, recipe, subsets[rows], seeds[rows], steps, draws)
+        each = [int(seed) for seed in seeds[rows]]
         if stack.batched:
-            part = _descend(problem, recipe, part, batches, watch, stacked=True)
+            part = _descend(problem, recipe, part, batches, each, watch, stacked=True)
         else:
-            with problem.own_randomness(int(seeds[rows[0]])):  # only here may the model draw any, as dropout does
-                part = _descend(problem, recipe, unstacked(part)[0], batches, watch, stacked=False)
+            with problem.own_randomness(each[0]):  # only here may the model draw any, as dropout does
+                part = _descend(problem, recipe, unstacked(part)[0], batches, each, watch, stacked=False)
         for name, value in part.items():
             state[name][place] = value
     return state
@@ -75,23 +79,39 @@ def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
     weights = sum(problem.start[name].nbytes for name in problem.trained)
     row = problem.bytes_per_row + sum(int(leaf[:1].nbytes) for leaf in tree_leaves(problem.tasks.inputs))
     # Weights where they start and where they are now, two copies of the gradient while it is added up, the optimizer.
-    return (4 + recipe.update.copies) * weights + (recipe.batch_size or len(problem.tasks)) * row
+    rows = math.ceil((recipe.batch_size or len(problem.tasks)) / recipe.accumulate)
+    return (4 + recipe.update.copies) * weights + rows * row
 
 
 def _descend(
-    problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], watch: Watch | None, *, stacked: bool
-) -> State:
+    problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], seeds: list[int], watch: Watch | None, *,
+    stacked: bool,
+) -> State:  # fmt: skip
     """Take the steps of the recipe."""
     dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
     losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
     leaves = [state[name].requires_grad_() for name in problem.trained]
-    optimizer = recipe.update.make(recipe, leaves)
+    buffers = [value for name, value in state.items() if name not in problem.trained]
+    optimizer, normal = recipe.update.make(recipe, leaves), _normal(seeds, leaves, stacked=stacked)
+    half = torch.autocast(problem.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
     step = -1
-    for step, (inputs, labels, weights) in enumerate(batches):
+    for step, batch in enumerate(batches):
         if watch is not None:
             watch(step, state, optimizer)
-        # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
-        torch.autograd.backward((losses(state, inputs, labels) * weights).sum(), inputs=leaves)
+        once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are
+
+        def backward(batch: Batch = batch, once: list[Tensor] = once) -> None:
+            for inputs, labels, weights in _parts(batch, recipe, stacked=stacked):
+                with half:
+                    found = losses(state, inputs, labels)
+                # backward gives gradients the layout of their parameters, which fused optimizers take for granted.
+                torch.autograd.backward((found * weights).sum(), inputs=leaves)
+            for value, kept in zip(buffers, once, strict=False):
+                value.copy_(kept)
+            if recipe.update.passes > 1 and not once:
+                once += [value.clone() for value in buffers]
+
+        recipe.update.gradients(backward, leaves, stacked=stacked, normal=normal)
         if recipe.clip is not None:
             _clip([leaf.grad for leaf in leaves if leaf.grad is not None], recipe.clip, stacked=stacked)
         for group in optimizer.param_groups:
@@ -103,13 +123,41 @@ def _descend(
     return {name: value.detach() for name, value in state.items()}
 
 
+def _parts(batch: Batch, recipe: Recipe, *, stacked: bool) -> Iterator[Batch]:
+    """Yield the batch in as many parts as the recipe has it."""
+    if recipe.accumulate == 1:
+        yield batch
+        return
+    inputs, labels, weights = batch
+    axis = 1 if stacked and recipe.batch_size else 0  # of examples; full batches are shared by all models
+    n = labels.shape[axis]
+    bounds = [round(part * n / recipe.accumulate) for part in range(recipe.accumulate + 1)]
+    for start, stop in pairwise(bounds):
+        if start < stop:
+            rows = (slice(None),) * axis + (slice(start, stop),)
+            some = tree_map(lambda leaf, rows=rows: leaf[rows], inputs)
+            yield some, labels[rows], weights[..., start:stop] if isinstance(weights, Tensor) else weights
+
+
+def _normal(seeds: list[int], leaves: list[Tensor], *, stacked: bool) -> Callable[[], list[Tensor]]:
+    """Return the function that draws normal numbers like the parameters, those of each model by its own seed."""
+    device = leaves[0].device
+    generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+    sizes = [leaf[0].numel() if stacked else leaf.numel() for leaf in leaves]
+
+    def draw() -> list[Tensor]:
+        rows = [torch.randn(sum(sizes), generator=one, device=device) for one in generators]
+        parts = torch.split(torch.stack(rows) if stacked else rows[0], sizes, dim=-1)
+        return [part.view_as(leaf).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
+
+    return draw
+
+
 def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
     """Shorten the gradients of each model together to the given norm; as ``torch.nn.utils.clip_grad_norm_``."""
-    flat = [gradient.flatten(1) if stacked else gradient.flatten() for gradient in gradients]
-    norm = torch.cat([part.norm(dim=-1, keepdim=True) for part in flat], dim=-1).norm(dim=-1)
-    factor = (longest / (norm + 1e-6)).clamp(max=1)
+    factor = (longest / (lengths(gradients, stacked=stacked) + 1e-6)).clamp(max=1)
     for gradient in gradients:
-        gradient.mul_(factor.view(-1, *[1] * (gradient.ndim - 1)) if stacked else factor)
+        gradient.mul_(like(factor, gradient, stacked=stacked))
 
 
 def _batches(

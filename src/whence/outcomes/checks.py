@@ -106,13 +106,21 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
         return (bool(maximize),) * len(targets)
     given = [maximize] if isinstance(maximize, str) else list(maximize)
     if not given or not all(isinstance(up, bool | np.bool_) for up in given):
-        up = places(given, targets, "target")
+        up = places([column for name in given for column in _columns_of(str(name), targets)], targets, "target")
         return tuple(place in up for place in range(len(targets)))
     if len(given) != len(targets):
         raise InputError(
             f"The 'maximize' parameter must have one bool per target, {len(targets)} in all. Got {len(given)} instead."
         )
     return tuple(map(bool, given))
+
+
+def _columns_of(name: str, targets: Sequence[str]) -> list[str]:
+    """The target of a name, or those of several of that name, such as ``name[0]`` and ``name[1]``."""
+    if name in targets:
+        return [name]
+    numbered = re.compile(rf"{re.escape(str(name))}\[.+\]")
+    return [target for target in targets if numbered.fullmatch(target)] or [name]
 
 
 def check_weights(S: Floats, names: Sequence[str], rows: Sequence[str] | None = None) -> None:

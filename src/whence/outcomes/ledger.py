@@ -28,6 +28,7 @@ class Reply(NamedTuple):
     report: str = ""
     seconds: float = 0.0
     printed: str = ""
+    aside: tuple[str, ...] = ()  # names of what was returned and is not a number
 
 
 class Result(NamedTuple):
@@ -58,6 +59,7 @@ class Ledger:
         self.targets: tuple[str, ...] = ()
         self.values: Floats = np.zeros((*plan.shape, 0))
         self.reasons: dict[tuple[int, int], str] = {}  # by row and replicate
+        self.aside: dict[str, None] = {}  # names of what rows returned and is not a number
         self._first: Place | None = None  # the row that says which targets there are
         self._misfits: dict[Place, tuple[tuple[str, ...], list[float]]] = {}
 
@@ -83,10 +85,15 @@ class Ledger:
     def book(self, results: Iterable[Result]) -> None:
         """Book results."""
         for job, reply in results:
+            self.aside |= dict.fromkeys(reply.aside)
             if reply.values is None:
                 self.fail(job.replicate, job.row, reply.reason)
             else:
                 self.finish(job.replicate, job.row, reply.targets, reply.values)
+
+    def said_aside(self) -> str:
+        """Sentence on what is not a number."""
+        return f"Set aside, since it is text and not a number: {some_of(map(repr, self.aside))}."
 
     def finish(self, replicate: int, row: int, targets: tuple[str, ...], values: list[float]) -> None:
         """Book the values of a row, under the names that it gave them."""

@@ -96,6 +96,8 @@ class Plan:
             Whether another function, data or direction is gone on with, and kept as a change.
         """
         self._refuse_other_rows(now)
+        if not done:  # there is nothing to mix with
+            return replace(now, maximize=now.maximize or self.maximize, changes=self.changes)
         up = _said(now.maximize, targets)
         try:
             before = _said(self.maximize, targets)

@@ -15,7 +15,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from whence.display.report.findings import collect
 from whence.display.report.packing import deflated, deflated_text
@@ -77,14 +77,22 @@ def check_place(path: str | os.PathLike[str]) -> None:
         raise InputError(f"{path}: this is a folder. Name the file to write, such as {path / 'report.html'}.")
 
 
-def write_page(document: Mapping[str, Any], path: str | os.PathLike[str]) -> None:
+class Insert(NamedTuple):
+    """What a page has beyond that of any surrogate: its title, links to its sections, and these, all as HTML."""
+
+    title: str = ""
+    links: str = ""
+    sections: str = ""
+
+
+def write_page(document: Mapping[str, Any], path: str | os.PathLike[str], insert: Insert | None = None) -> None:
     """Write the page of a document; the file appears whole or not at all."""
-    text = page(document)
+    text = page(document, insert or Insert())
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def page(document: Mapping[str, Any]) -> str:
+def page(document: Mapping[str, Any], insert: Insert = Insert()) -> str:  # noqa: B008 - it cannot be changed
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
@@ -96,9 +104,12 @@ def page(document: Mapping[str, Any]) -> str:
     sentences.insert(0 if first["weak"] else 2, [(first["trust"], "")])
     over = " · ".join(part for part in (runs["description"], runs["source"]) if part)
     return Template(_asset("page.html")).substitute(
-        title=escape(
+        title=insert.title
+        or escape(
             f"What {counted(len(runs['tasks']), 'task')} {'does' if len(runs['tasks']) == 1 else 'do'} to {whose}"
         ),
+        links=insert.links,
+        insert=insert.sections,
         version=escape(runs["version"]),
         over=escape(over),
         policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:",

@@ -1,0 +1,113 @@
+"""Metrics of outputs, by name or of one's own: what a model is judged by on the targets.
+
+Like losses, they broadcast over leading axes: outputs (..., n, C) and labels (n, ...) give (..., n).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, did_you_mean
+from whence.models.callables import OwnMetric, name_of
+from whence.models.losses import IGNORED, Loss, NextToken, Squared, picked
+
+Metric = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, C), labels (n, ...) → (..., n)
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """1 where the largest output (or the sign of the only one) is the label, else 0; the mean over several labels."""
+    if labels.ndim > 1:
+        return ((outputs > 0) == (labels.reshape(len(labels), -1) > 0)).to(outputs.dtype).mean(-1)
+    guess = outputs.argmax(-1) if outputs.shape[-1] > 1 else (outputs[..., 0] > 0).to(labels.dtype)
+    return (guess == labels).to(outputs)
+
+
+def margin(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Log-odds of the label: its output less the log-sum-exp of the others, or the only output with its sign."""
+    if outputs.shape[-1] == 1:
+        return outputs[..., 0] * (2 * labels.to(outputs) - 1)
+    index = labels.expand(outputs.shape[:-1])[..., None]
+    others = outputs.scatter(-1, index, float("-inf"))
+    return picked(outputs, labels) - others.logsumexp(-1)
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "margin": margin}  # higher is better; "loss" is the loss itself
+
+
+def metrics_named(
+    given: Any, loss: Loss, labels: Tensor | None = None, shape: tuple[int, ...] = (1,)
+) -> dict[str, Metric]:
+    """Return the metrics by name.
+
+    Parameters
+    ----------
+    given : str, callable, iterable of those, or mapping of str to callable
+        Names, or functions of (outputs, labels).
+    loss : Loss
+    labels : tensor, optional
+        Of the targets.
+    shape : tuple of int
+        Of the outputs of one example.
+
+    Examples
+    --------
+    >>> from whence.models.losses import CrossEntropy
+    >>> list(metrics_named(["loss", "accuracy"], CrossEntropy()))
+    ['loss', 'accuracy']
+    """
+    known: dict[str, Metric] = {"loss": loss, **METRICS}
+    found: dict[str, Metric] = {}
+    for name, one in _pairs(given):
+        if not isinstance(one, str):
+            found[name] = OwnMetric(one, name, shape)
+            continue
+        if one not in known:
+            raise InputError(f"There is no metric {one!r}. {did_you_mean(one, known)}")
+        found[name] = loss if one == "loss" else _of_classes(one, loss, labels, shape)
+    return found
+
+
+def _pairs(given: Any) -> Iterable[tuple[str, Any]]:
+    """Name and metric of each."""
+    if isinstance(given, Mapping):
+        wanted = [(str(name), one) for name, one in given.items()]
+    else:
+        many = [given] if isinstance(given, str) or callable(given) else list(given)
+        wanted = [(one if isinstance(one, str) else name_of(one), one) for one in many]
+    for name, one in wanted:
+        if not isinstance(one, str) and not callable(one):
+            raise InputError(f"A metric must be a name or a function of (outputs, labels). Got {one!r}.")
+        if name == "<lambda>":
+            raise InputError("A metric without a name needs one: give metrics={'name': function}.")
+    return wanted
+
+
+def _of_classes(name: str, loss: Loss, labels: Tensor | None, shape: tuple[int, ...]) -> Metric:
+    """The metric of classes, as the labels have them."""
+    classes = labels is None or not labels.is_floating_point() or bool(((labels == 0) | (labels == 1)).all())
+    if isinstance(loss, Squared) or not classes:
+        raise InputError(
+            f"The metric {name!r} is for classes. For other labels, give 'loss' or a function of (outputs, labels)."
+        )
+    if labels is None or labels.ndim == 1:
+        return METRICS[name]
+    if name == "margin":
+        raise InputError("The metric 'margin' is for one label per example. Use 'loss' or 'accuracy'.")
+    if len(shape) < 2:
+        return accuracy
+    if labels.shape[1:] != shape[:1]:
+        raise InputError(f"The metric {name!r} is for classes that come last. Give a function of (outputs, labels).")
+    ignored, shifted = getattr(loss, "ignored", IGNORED), isinstance(loss, NextToken)
+
+    def of_places(outputs: Tensor, labels: Tensor) -> Tensor:
+        guess = torch.unflatten(outputs, -1, (labels.shape[1], -1)).argmax(-1)
+        guess, labels = (guess[..., :-1], labels[:, 1:]) if shifted else (guess, labels)
+        counts = labels != ignored
+        right: Tensor = ((guess == labels) & counts).sum(-1).to(outputs)
+        return right / counts.sum(-1)
+
+    return of_places
