@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from whence.designs import Bernoulli, FixedSize
 from whence.errors import InputError, some_of
 from whence.outcomes import Outcomes
+from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.crossvalidation import CHOICE_RUNS
 from whence.surrogates.kernels import Array
 from whence.surrogates.mixture import Mixture
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from whence.surrogates.model import Model
 
 BLOCK_ROWS = 64
+ROUNDING = 1e-5  # of the widest estimate, that sums in single precision may be off by
 # How many subsets an outcome function is asked for: so many per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
 # Fresh subsets at which the uncertainty of a rung is typical of new ones.
@@ -232,10 +234,24 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
                 # Too many to hold each of them out once: those of the true runs stay out altogether.
                 run = {row.tobytes() for row in truth.subsets + 0.0}
                 table = table.rows(np.array([row.tobytes() not in run for row in table.subsets + 0.0]))
-            model = fit(table, seed=seed)
+            model = _as_sum(table) or fit(table, seed=seed)
         columns = np.array([model.target_names.index(target) for target in truth.target_names])
         rungs.append(Rung.of(str(name), model, columns))
     return tuple(rungs)
+
+
+def _as_sum(table: Outcomes) -> Model | None:
+    """Return the model of estimates that are a level and one number per task, as scores are; None of any others."""
+    from whence.surrogates.fit import fit
+
+    if table.n_runs <= table.n_tasks + 1 or np.isnan(table.values).any():
+        return None
+    centred = table.values - table.values.mean(0)
+    subsets = table.subsets - table.subsets.mean(0)
+    rest = centred - subsets @ np.linalg.lstsq(subsets, centred, rcond=None)[0]
+    if np.abs(rest).max() > ROUNDING * np.abs(centred).max():
+        return None
+    return fit(table, surrogate=AdditiveSurrogate("ols"), n_folds=None)
 
 
 def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
