@@ -17,6 +17,7 @@ ROOMS = (
     "display",
     "icl",
     "answers",
+    "ladder",
     "baselines",
     "estimators",
     "gradients",

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from whence.errors import InputError, did_you_mean
-from whence.gradients.groups import ROWS, differentiable
+from whence.gradients.groups import ROWS, differentiable, examples_that_fit
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params
@@ -24,6 +24,7 @@ from whence.models.points import Point
 
 KINDS = ("hessian", "gauss_newton")
 HELD = 2**25  # numbers in a Jacobian that is held
+COPIES = 4  # of what a forward pass keeps, that its second derivative does
 AT_ONCE = 2**26  # numbers in the products with several vectors that are made side by side
 
 
@@ -60,7 +61,7 @@ class Curvature:
             raise InputError(f"There is no curvature {kind!r}. {did_you_mean(kind, KINDS)}")
         self.output_fn, self.params = point
         self.loss, self.examples, self.kind, self.shift = loss, examples, kind, shift
-        self.weights = weights.to(next(iter(self.params.values())))
+        self.weights = weights.to(torch.promote_types(next(iter(self.params.values())).dtype, torch.float32))
         self.size = n_params(self.params)
 
     def __call__(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -72,15 +73,25 @@ class Curvature:
             return (vectors @ root.T) @ root * scale + self.shift * vectors
         total = self.shift * vectors
         everything = torch.arange(len(self.examples), device=vectors.device) if rows is None else rows
-        portion = max(1, AT_ONCE // self.size)
+        block, portion = self._at_once()
         with differentiable():
-            for index in torch.split(everything, ROWS):
+            for index in torch.split(everything, block):
                 inputs, labels = self.examples.rows(index)
                 weights = self.weights[index] * scale
                 for start in range(0, len(vectors), portion):
                     some = split(vectors[start : start + portion], self.params)
                     total[start : start + portion] += flatten(self._product(some, inputs, labels, weights))
         return total
+
+    def fits(self, copies: int) -> int:
+        """Examples that a pass may have, if each takes so many copies of what a forward pass keeps; at most `ROWS`."""
+        return min(ROWS, examples_that_fit((self.output_fn, self.params), self.loss, self.examples, copies))
+
+    def _at_once(self) -> tuple[int, int]:
+        """How many examples, and how many vectors, products are made for side by side."""
+        several = examples_that_fit((self.output_fn, self.params), self.loss, self.examples, COPIES)
+        rows = min(ROWS, len(self.examples), several)
+        return rows, max(1, min(AT_ONCE // self.size, several // rows))
 
     def matrix(self) -> Tensor:
         """The whole matrix, (d, d), in double precision."""
@@ -101,8 +112,7 @@ class Curvature:
 
         def gauss_newton(vector: Params) -> Params:
             at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
-            root = self.loss.root(at, labels)
-            curved = (root @ (root.mT @ moved[..., None]))[..., 0]
+            curved = torch.func.jvp(torch.func.grad(lambda o: self.loss(o, labels).sum()), (at,), (moved,))[1]
             back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * curved)[0]
             return back
 
@@ -118,7 +128,7 @@ class Curvature:
             if len(self.examples) * width * self.size > HELD:
                 return None
             parts = []
-            for rows in self.examples.blocks(ROWS):
+            for rows in self.examples.blocks(self.fits(COPIES + width)):
                 inputs, labels = self.examples.rows(rows)
                 parts.append(self._rooted(inputs, labels) * self.weights[rows, None, None].sqrt())
         return torch.cat(parts)

@@ -17,14 +17,18 @@ from whence.cli.measure import design_of
 from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
+from whence.ladder.advice import default_mix, recommend, workload
+from whence.ladder.methods import METHODS, Setup, make_estimator
 
 if TYPE_CHECKING:
+    from whence.ladder.advice import Workload
+    from whence.ladder.probes import Price
     from whence.measuring.outcome_fn import OutcomeFn
     from whence.outcomes.ledger import Ledger
 
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
+BUDGETS = (5, 10, 20, 40)
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
@@ -73,6 +77,9 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
+    influence, trak, tracin, source, bif: 3 R, one run on all tasks, then one gradient (influence: three, source and bif:
+    many) of each example and query, and sums. One score per task, the cheapest estimate to fuse with a few true runs.
+
     merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
     {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
 
@@ -114,7 +121,7 @@ def _problem(text: str) -> Setup:
 
 
 def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
-    from whence.estimators.probes import probe
+    from whence.ladder.probes import probe
 
     work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
@@ -127,17 +134,25 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
         cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
-        expected = "" if name == "retrain" else f"{work.expected(name):.2f}"
-        rows.append([name, *cells, expected, METHODS[name], mark])
+        mean, low, high = work.evidence(name)
+        expected = "" if name == "retrain" else f"{work.expected(name):.2f}" + f" ({low:.2f}–{high:.2f})" * (low < high)
+        rows.append([name, *cells, expected, METHODS[name].trust, mark])
+    mixes = _mixes(found, work, budget)
     document = {
         "n": n,
         "problem": vars(work),
         "prices": [
-            {**vars(price), "total": price.total(n), "expected_lds": work.expected(name)}
+            {
+                **vars(price),
+                "total": price.total(n),
+                "expected_lds": work.expected(name),
+                "range": work.evidence(name)[1:],
+            }
             for name, price in found.items()
         ],
         "recommended": method,
         "why": why,
+        "mixes": mixes,
     }
     linear = "The model is linear in them." if work.linear else "The model is not linear in them."
     about = (
@@ -154,7 +169,26 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
         command(next_step),
+        *(
+            [
+                title("What to do with a budget of true runs"),
+                table(
+                    ["budget", "estimates, to be fused", "true runs"], [list(map(str, mix.values())) for mix in mixes]
+                ),
+            ]
+            if mixes
+            else []
+        ),
     ]
+
+
+def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) -> list[dict[str, Any]]:
+    """The default mix for some budgets, or for the one that was given."""
+    rows = []
+    for limit in (BUDGETS if budget is None else (budget,)) if "retrain" in found else ():
+        estimates, runs = default_mix(found, work, limit)
+        rows.append({"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs})
+    return rows
 
 
 def _enough(n_tasks: int) -> int:

@@ -144,6 +144,12 @@ class Problem:
         other.metrics = {"loss": self.loss}
         return other
 
+    def at(self, state: State) -> Problem:
+        """The same problem with other weights of the model, of which those that are trained must be given."""
+        other = copy.copy(self)
+        other.start = {**self.start, **{name: state[name] for name in self.start if name in state}}
+        return other
+
     def with_examples(self, tasks: Examples, targets: Examples) -> Problem:
         """The same model with other examples of the same kind, which are not checked again."""
         other = copy.copy(self)
