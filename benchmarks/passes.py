@@ -95,9 +95,10 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
-    product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and there a
-    gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging takes K runs, and then what one step takes for each subset; where outputs and
-    not weights are merged, it takes the queries once for each run, and their sums for each subset.
+    product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and at
+    each a gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging takes
+    K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes the queries
+    once for each run, and their sums for each subset.
 
     Examples
     --------

@@ -103,6 +103,9 @@ class Curvature:
         def value(at: Params) -> Tensor:
             return (weights * self.loss(self.output_fn(at, inputs), labels)).sum()
 
+        def total(outputs: Tensor) -> Tensor:
+            return self.loss(outputs, labels).sum()
+
         def outputs(at: Params) -> Tensor:
             return self.output_fn(at, inputs)
 
@@ -112,7 +115,7 @@ class Curvature:
 
         def gauss_newton(vector: Params) -> Params:
             at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
-            curved = torch.func.jvp(torch.func.grad(lambda o: self.loss(o, labels).sum()), (at,), (moved,))[1]
+            curved = torch.func.jvp(torch.func.grad(total), (at,), (moved,))[1]
             back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * curved)[0]
             return back
 

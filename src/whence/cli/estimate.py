@@ -77,8 +77,8 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
-    influence, trak, tracin, source, bif: 3 R, one run on all tasks, then one gradient (influence: three, source and bif:
-    many) of each example and query, and sums. One score per task, the cheapest estimate to fuse with a few true runs.
+    influence, trak, tracin, source, bif: 3 R or half of it, one run on all tasks, then one gradient (influence: three,
+    source and bif: many) of each example and query. One score per task: the cheapest thing to fuse with true runs.
 
     merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
     {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
@@ -134,20 +134,15 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
         cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
-        mean, low, high = work.evidence(name)
-        expected = "" if name == "retrain" else f"{work.expected(name):.2f}" + f" ({low:.2f}–{high:.2f})" * (low < high)
+        low, high = work.evidence(name)[1:]
+        expected = "" if name == "retrain" else f"{work.expected(name):.2f} ({low:.2f}–{high:.2f})"
         rows.append([name, *cells, expected, METHODS[name].trust, mark])
     mixes = _mixes(found, work, budget)
     document = {
         "n": n,
         "problem": vars(work),
         "prices": [
-            {
-                **vars(price),
-                "total": price.total(n),
-                "expected_lds": work.expected(name),
-                "range": work.evidence(name)[1:],
-            }
+            {**vars(price), "total": price.total(n), "expected_lds": work.expected(name), "lds": work.evidence(name)}
             for name, price in found.items()
         ],
         "recommended": method,
@@ -169,16 +164,7 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
         command(next_step),
-        *(
-            [
-                title("What to do with a budget of true runs"),
-                table(
-                    ["budget", "estimates, to be fused", "true runs"], [list(map(str, mix.values())) for mix in mixes]
-                ),
-            ]
-            if mixes
-            else []
-        ),
+        *_mixes_page(mixes),
     ]
 
 
@@ -189,6 +175,14 @@ def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) ->
         estimates, runs = default_mix(found, work, limit)
         rows.append({"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs})
     return rows
+
+
+def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
+    if not mixes:
+        return []
+    rows: list[Row] = [[mix["budget"], mix["estimates"], str(mix["true_runs"])] for mix in mixes]
+    columns = ["budget", "estimates to fuse", "and true runs"]
+    return [title("What to do with a budget of true runs"), table(columns, rows, left=["estimates to fuse"])]
 
 
 def _enough(n_tasks: int) -> int:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from whence.ladder.probes import Price
 
 SMALL = 50_000  # trained parameters, up to which what was measured on small models is expected
-# Rank correlation with true runs for each query (LDS), as measured: mean, lowest and highest. Small models from a random
-# start: two networks on digits, and GradEx for a linear one (benchmarks/results/ladder.md, scores.md, baselines.md).
-# Larger ones, fine-tuned: modular arithmetic and newsgroups (estimators_modular.md, estimators_newsgroups.md, scores.md,
-# baselines_modular.md; along a run, of all outputs: gradex_fidelity.md).
+# Rank correlation with true runs for each query (LDS), as measured: mean, lowest and highest of some problems. Small
+# models from a random start: two networks on digits (benchmarks/results/ladder.md, scores.md). Larger ones, fine-tuned:
+# modular arithmetic and newsgroups (estimators_modular.md, estimators_newsgroups.md, baselines_modular.md, scores.md;
+# along a run, of all outputs: gradex_fidelity.md).
 EXACT = 0.97
 Evidence = tuple[float, float, float]
 EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
