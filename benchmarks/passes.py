@@ -96,7 +96,7 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
     product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and at
-    each a gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging takes
+    each a gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging is
     K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes the queries
     once for each run, and their sums for each subset.
 

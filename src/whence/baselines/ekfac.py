@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +34,7 @@ from whence.progress import track
 
 COPIES = 6  # of what a forward pass keeps, that the sides of all layers and their gradients take
 COLUMNS = 16  # outputs up to which every column of R is gone through
+FEW_PLACES = 8  # up to which pairs of them are gone through
 NUMBERS = 2**24  # in the gradients that are squared at a time
 Block = tuple[str, ...]  # parameters with one curvature: a weight and its bias, a weight, or a vector
 Basis = tuple[Tensor, Tensor | None]  # U (p, p) and V (q, q), of which None is the identity
@@ -211,8 +213,14 @@ def _eigenvalues(batches: Batches, bases: dict[Block, Basis], params: Params) ->
 
 def _squares(moving: Tensor, fixed: Tensor, weights: Tensor) -> Tensor:
     """Σ over examples and columns of w (Σₜ movingₜ fixedₜᵀ)², (p, q)."""
-    if fixed.shape[1] == 1:
-        return (moving[:, :, 0].square().sum(0) * weights[:, None]).T @ fixed[:, 0].square()
+    places = fixed.shape[1]
+    if places <= FEW_PLACES:
+        # The square of a sum over few places is a sum over pairs of them, each of which is one large matrix product.
+        total = moving.new_zeros(moving.shape[-1], fixed.shape[-1])
+        for i, j in combinations_with_replacement(range(places), 2):
+            left = (moving[:, :, i] * moving[:, :, j]).sum(0) * weights[:, None]
+            total += (1 + (i < j)) * (left.T @ (fixed[:, i] * fixed[:, j]))
+        return total.clamp_min_(0)
     shape = moving.shape[-1], fixed.shape[-1]
     total = moving.new_zeros(shape[0] * shape[1])
     for rows in torch.split(torch.arange(len(fixed), device=fixed.device), max(1, NUMBERS // len(total))):
