@@ -8,6 +8,7 @@
 five directions, plus pairs (their share of the variance is given), plus the noise of a run (relative to the truth). Its
 estimates are a sum of effects that correlate with the true ones as far as "quality" says; 0 is useless. LDS is
 the rank correlation with the mean of three runs at 100 new subsets, the mean over targets and over the worlds of a row.
+How much fusion believes of a kernel, and how it pools targets, was chosen on other worlds of these kinds.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from torch_models import Attention, perceptron
 from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
 from whence.baselines import Exact, influence_scores
 from whence.baselines.joint import KINDS
-from whence.models import memory
 
 RECIPE = Recipe(steps=20, lr=0.02, batch_size=8)
 every_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bif"])
@@ -233,8 +232,8 @@ def test_passes_are_as_large_as_memory_allows_and_give_the_same(kind, monkeypatc
         return forward(self, x)
 
     few = 4 * problem.bytes_per_row
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 5 * few)
-    monkeypatch.setattr("whence.models.stack.free_bytes", lambda device: 5 * few)
+    for module in ("gradients.groups", "baselines.curvature", "models.stack"):
+        monkeypatch.setattr(f"whence.{module}.free_bytes", lambda device: 5 * few)
     monkeypatch.setattr(Attention, "forward", noted)
     found = JointScores(problem, RECIPE, kind, **options).scores.coef_
     assert largest <= 20

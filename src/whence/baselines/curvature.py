@@ -15,11 +15,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from whence.errors import InputError, did_you_mean
-from whence.gradients.groups import ROWS, differentiable, examples_that_fit
+from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
-from whence.models.functional import Params
+from whence.models.functional import Params, plain_attention
 from whence.models.losses import Loss
+from whence.models.memory import bytes_per_row, free_bytes
 from whence.models.points import Point
 
 KINDS = ("hessian", "gauss_newton")
@@ -84,12 +85,23 @@ class Curvature:
         return total
 
     def fits(self, copies: int) -> int:
-        """Examples that a pass may have, if each takes so many copies of what a forward pass keeps; at most `ROWS`."""
-        return min(ROWS, examples_that_fit((self.output_fn, self.params), self.loss, self.examples, copies))
+        """Examples that a pass may have, if each takes so many copies of what a forward pass keeps."""
+        return max(1, free_bytes(self.weights.device) // (copies * self._bytes_per_row))
+
+    @cached_property
+    def _bytes_per_row(self) -> int:
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+
+        def forward(n: int) -> Tensor:
+            inputs, labels = self.examples.rows(torch.arange(n, device=self.weights.device) % len(self.examples))
+            return self.loss(self.output_fn(leaves, inputs), labels).sum()
+
+        with plain_attention(), torch.enable_grad():
+            return bytes_per_row(forward)
 
     def _at_once(self) -> tuple[int, int]:
         """How many examples, and how many vectors, products are made for side by side."""
-        several = examples_that_fit((self.output_fn, self.params), self.loss, self.examples, COPIES)
+        several = self.fits(COPIES)
         rows = min(ROWS, len(self.examples), several)
         return rows, max(1, min(AT_ONCE // self.size, several // rows))
 
@@ -131,7 +143,7 @@ class Curvature:
             if len(self.examples) * width * self.size > HELD:
                 return None
             parts = []
-            for rows in self.examples.blocks(self.fits(COPIES + width)):
+            for rows in self.examples.blocks(min(ROWS, self.fits(COPIES + width))):
                 inputs, labels = self.examples.rows(rows)
                 parts.append(self._rooted(inputs, labels) * self.weights[rows, None, None].sqrt())
         return torch.cat(parts)

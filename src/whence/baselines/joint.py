@@ -200,6 +200,11 @@ class JointScores(OutcomeFn):
         words += [] if self.examples is None else [f"{self.examples} examples a task"]
         return {"outcomes": f"{self.method} scores", "scores": ", ".join(words), "recipe": str(self.recipe)}
 
+    @property
+    def weighting(self) -> str:
+        """How tasks are weighted: as in the recipe."""
+        return self.recipe.weighting
+
     @cached_property
     def scores(self) -> Scores:
         """The score of every task; found when first asked for."""

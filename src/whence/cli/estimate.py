@@ -77,8 +77,16 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
-    influence, trak, tracin, source, bif: 3 R or half of it, one run on all tasks, then one gradient (influence: three,
-    source and bif: many) of each example and query. One score per task: the cheapest thing to fuse with true runs.
+    influence: 1.5 R, half of a run on all tasks, 9 N + 3 Q there, then sums. One score per task: the first thing to
+    fuse with a few true runs, as are the next four.
+
+    trak: 1.5 R, 3 N + 3 Q, then sums. Less memory, for large models.
+
+    tracin: 3 R, 12 (N + Q) at four points, then sums. For plain SGD.
+
+    source: 3 R, and products with the curvature at two points. For SGD that is stopped early.
+
+    bif: 3 R, and thousands of passes over all examples. For small models at a minimum.
 
     merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
     {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.

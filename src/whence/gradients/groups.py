@@ -18,8 +18,7 @@ from whence.errors import InputError
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params, plain_attention
-from whence.models.losses import Loss
-from whence.models.memory import rows_that_fit
+from whence.models.memory import free_bytes
 from whence.models.points import Point
 from whence.models.problem import Problem
 from whence.progress import track
@@ -69,7 +68,7 @@ def _gradients(
     """What ``read`` keeps of the gradient of the mean loss of each group, by the group of each example (n,)."""
     sizes = torch.bincount(owner)
     members = torch.split(torch.argsort(owner, stable=True), sizes.tolist())
-    fits = examples_that_fit(point, problem.loss, examples)
+    fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
     portion = min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()), fits) if side_by_side else 1
     portion = max(1, portion)
     parts = []
@@ -83,21 +82,6 @@ def _gradients(
         _check(found, start, examples, owner, what)
         parts.append(read(found))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def examples_that_fit(point: Point, loss: Loss, examples: Examples, copies: int = 2) -> int:
-    """How many examples a pass at a point may have, forward and backward, with attention that can be differentiated."""
-    output_fn, params = point
-    leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
-    device = examples.labels.device
-
-    def forward(n: int) -> Tensor:
-        inputs, labels = examples.rows(torch.arange(n, device=device) % len(examples))
-        with torch.enable_grad():
-            return loss(output_fn(leaves, inputs), labels).sum()
-
-    with plain_attention():
-        return rows_that_fit(forward, device, copies)
 
 
 def _alone(problem: Problem, point: Point, examples: Examples, members: Tensor, rows: int) -> Params:

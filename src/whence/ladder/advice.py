@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from whence.errors import counted
-from whence.ladder.methods import METHODS, Setup
+from whence.ladder.methods import Setup
 
 if TYPE_CHECKING:
     from whence.ladder.probes import Price
@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
 }
 ALIKE = 0.05  # difference of these below which the cheaper one is taken
 QUARTER = 0.25  # of the steps, after which runs of single tasks told nearly as much
-SCORES = 1 / 3  # of a budget that scores may cost
+MIX, SCORES = ("influence", "trak"), 1 / 3  # scores to fuse by default, and of a budget what they may cost
 PER_TASK = 2  # true runs for each task, of which a surrogate learns about as much as the estimates tell
 
 
@@ -139,8 +139,8 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
 def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[tuple[str, ...], int]:
     """Return what to spend a budget of true runs on: estimates to be fused, and how many true runs beside them.
 
-    Scores of one joint run, where these cost at most a third of it; merged runs of a quarter of the steps on top, where
-    half of the budget is left to true runs; what remains goes to true runs.
+    GradEx where it is exact; else scores of one joint run, of the two kinds that err differently, as far as they cost
+    at most a third of the budget. What remains goes to true runs.
 
     Parameters
     ----------
@@ -150,22 +150,14 @@ def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> t
     budget : float
         In true runs.
     """
-    run = prices["retrain"].each
-    cost = {method: price.once / run for method, price in prices.items()}
-    scores = [method for method in prices if METHODS[method].kind == "scores" and cost[method] <= SCORES * budget]
+    cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
     chosen: list[str] = []
-    if work.exact and cost["gradex"] <= SCORES * budget:
-        chosen = ["gradex"]
-    elif scores:
-        nearest = max(map(work.expected, scores))
-        alike = [method for method in scores if work.expected(method) >= nearest - ALIKE]
-        chosen = [min(alike, key=lambda method: cost[method])]
-    left = budget - sum(cost[method] for method in chosen)
-    short = cost["merge"] * min(1.0, QUARTER / work.early) if "merge" in cost else float("inf")
-    if not work.exact and left - short >= budget / 2:
-        chosen.append("merge")
-        left -= short
-    return tuple(chosen), max(0, int(left))
+    left = SCORES * budget
+    for method in ("gradex",) if work.exact else MIX:
+        if cost[method] <= left:
+            chosen.append(method)
+            left -= cost[method]
+    return tuple(chosen), int(budget - sum(cost[method] for method in chosen))
 
 
 def _evidence(work: Workload, method: str) -> str:

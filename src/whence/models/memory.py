@@ -68,18 +68,6 @@ def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
     return max(bytes_for_backward(lambda: forward(4)) - bytes_for_backward(lambda: forward(2)), 512) // 2
 
 
-def rows_that_fit(forward: Callable[[int], Tensor], device: torch.device, copies: int = 2) -> int:
-    """How many examples a pass may have at once, if each takes ``copies`` of what it keeps for the backward pass.
-
-    Examples
-    --------
-    >>> weight = torch.zeros(100, requires_grad=True)
-    >>> rows_that_fit(lambda n: (weight * torch.ones(n, 100)).exp().sum(), torch.device("cpu")) > 1000
-    True
-    """
-    return max(1, free_bytes(device) // (copies * bytes_per_row(forward)))
-
-
 class Chunks:
     """Work on n things, some at a time: half as many from the moment on that memory runs out.
 

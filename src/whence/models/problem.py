@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.errors import InputError, counted, some_of
 from whence.models.examples import Examples, Given, Inputs
-from whence.models.functional import Filter, ModelFn, functional
+from whence.models.functional import Filter, ModelFn, functional, plain_attention
 from whence.models.losses import Loss, loss_named, metrics_named
 from whence.models.memory import bytes_per_row
 from whence.models.targets import higher_is_better
@@ -200,7 +200,8 @@ class Problem:
     def _bytes_per_row(self) -> int:
         """Bytes that a forward pass of one model keeps for the backward pass, for each example."""
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
-        return bytes_per_row(lambda n: self.losses(state, *self._rows(self.tasks, n)).sum())
+        with plain_attention():  # which takes the most
+            return bytes_per_row(lambda n: self.losses(state, *self._rows(self.tasks, n)).sum())
 
 
 def as_problem(given: Any) -> Problem:
