@@ -44,8 +44,8 @@ import whence
 from newsgroups import Newsgroups
 from passes import prices, workload
 from truth import BATCH, Setting, load_pretrained
-from whence.estimators.ladder import Setup
 from whence.evaluation import noise_ceiling
+from whence.ladder.methods import Setup
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate

@@ -26,8 +26,9 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import whence
-from whence.estimators.ladder import Setup, make_estimator, recommend, workload
-from whence.estimators.probes import probe
+from whence.ladder.advice import recommend, workload
+from whence.ladder.methods import Setup, make_estimator
+from whence.ladder.probes import probe
 
 K, EACH, QUERIES = 20, 40, 100
 MODELS = {

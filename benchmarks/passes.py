@@ -1,14 +1,14 @@
 """What each estimator does to a model, in passes: one example through it once is 1, a backward pass is 2 more.
 
 Counts do not depend on the machine, so that pages of results give the cost of every method in them. What a problem
-really costs where it is run is measured: `whence estimate`, by `whence.estimators.probes`.
+really costs where it is run is measured: `whence estimate`, by `whence.ladder.probes`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from whence.estimators.ladder import Setup
+from whence.ladder.methods import Setup
 
 TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
@@ -88,21 +88,24 @@ def workload(setup: Setup) -> Workload:
     )
 
 
-def prices(work: Workload) -> dict[str, Price]:
+def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     """Return the price of every method that the problem allows, the cheapest rung first.
 
     One step takes one gradient per task and tries some lengths of the step; each subset then takes the sum of K vectors
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
-    product with every direction. Merging takes K runs, and then what one step takes for each subset; where outputs and
-    not weights are merged, it takes the queries once for each run, and their sums for each subset.
+    product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and at
+    each a gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging is
+    K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes the queries
+    once for each run, and their sums for each subset.
 
     Examples
     --------
     >>> work = Workload(10, 1000, 100, 5, n_params=10_000, n_trained=10_000, run_examples=3200, steps=100)
     >>> {name: round(price.total(500)) for name, price in prices(work).items()}
-    {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'merge': 151000, 'retrain': 4850000}
+    {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'influence': 14100, 'trak': 8100, 'tracin': 8100,
+     'merge': 151000, 'retrain': 4850000}
     """
     vectors = 4.0 * work.n_tasks * work.n_trained
     examples = work.n_examples + work.n_queries
@@ -117,6 +120,10 @@ def prices(work: Workload) -> dict[str, Price]:
     if work.run_examples is not None:
         run = float(TRAINED_ONCE * work.run_examples)
         found.append(_along(work, run))
+        gradients, joint = float(TRAINED_ONCE * examples), max(at) * run
+        factors = 2.0 * TRAINED_ONCE * work.n_examples
+        found.append(Price("influence", joint + len(at) * (gradients + factors), 0.0, vectors))
+        found += [Price(name, joint + len(at) * gradients, 0.0) for name in ("trak", "tracin")]
         found.append(_merge(work, run, forward, vectors))
         found.append(Price("retrain", 0.0, run + work.n_queries))
     return {price.method: price for price in found}

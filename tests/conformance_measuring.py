@@ -80,6 +80,12 @@ def gradex():
     return GradEx(_problem(), rank=4)
 
 
+def joint_scores():
+    from whence import JointScores, Recipe
+
+    return JointScores(_problem(), Recipe(steps=20, lr=0.1))
+
+
 OUTCOME_FNS = {
     "function": lambda: plain,
     "partial": lambda: functools.partial(shifted, shift=1.0),
@@ -89,5 +95,6 @@ OUTCOME_FNS = {
     "retraining": retrain,
     "task vectors": task_vectors,
     "GradEx": gradex,
+    "scores": joint_scores,
 }
 ENGINES = {"inline": {}, "local": {"jobs": 2}, "ray": {"jobs": 2}}

@@ -16,10 +16,11 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.errors import InputError
-from whence.estimators import probes
-from whence.estimators.ladder import EXACT, METHODS, Setup, Workload, make_estimator, recommend, workload
 from whence.estimators.linearity import is_linear
-from whence.estimators.probes import Price, extrapolated, probe
+from whence.ladder import probes
+from whence.ladder.advice import EXACT, EXPECTED, Workload, default_mix, recommend, workload
+from whence.ladder.methods import METHODS, Setup, make_estimator
+from whence.ladder.probes import Price, extrapolated, probe
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +64,10 @@ def wrong_labels():
 
 def broken():
     raise RuntimeError("no data here")
+
+def briefly():
+    from whence.baselines import Langevin
+    return *problem(), {"bif": {"sampler": Langevin(damping=5.0, chains=20, draws=60, thin=4)}}
 
 def slower():
     return *problem(), {"merge": {"early": 0.5}}
@@ -425,9 +430,9 @@ def test_without_a_method_it_shows_prices_and_recommends_one(folder):
     assert result.exit_code == 0, result.output
     said = " ".join(result.stdout.split())
     assert "4 tasks, 48 examples; 16 queries; 12 of 12 parameters are trained. The model is linear in them." in said
-    for method, words in METHODS.items():
+    for method, own in METHODS.items():
         assert method in result.stdout
-        assert words.split()[0] in result.stdout
+        assert own.trust.split()[0] in result.stdout
     recommended = re.search(r"Recommended: (\S+)\.", said)[1]
     assert f"--method {recommended} -n 10" in said
     found = document_of("estimate", "exp.py:problem", "-n", "10", "--budget", "8")
@@ -447,12 +452,14 @@ def test_without_a_number_of_subsets_it_takes_as_many_as_there_are(folder):
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_fills_a_table_that_can_be_fused(method, folder):
-    found = document_of("estimate", "exp.py:problem", "--method", method, "-n", "12", "-o", "cheap", "--seed", "3")
+    found = document_of("estimate", "exp.py:briefly", "--method", method, "-n", "12", "-o", "cheap", "--seed", "3")
     assert (found["measured"], found["failed"]) == (12, 0)
     table = whence.read_outcomes("cheap")
     assert table.task_names == ("code", "math", "law", "news")
-    assert table.target_names == ("val/loss", "test/loss", "val/accuracy", "test/accuracy")
-    assert dict(zip(table.target_names, table.maximize, strict=True))["val/accuracy"]
+    of_loss = METHODS[method].kind == "scores"
+    accuracies = () if of_loss else ("val/accuracy", "test/accuracy")
+    assert table.target_names == ("val/loss", "test/loss", *accuracies)
+    assert of_loss or dict(zip(table.target_names, table.maximize, strict=True))["val/accuracy"]
     estimator = make_estimator(_problem_of(folder), method, **({} if method == "retrain" else {"seed": 3}))
     assert table.provenance["outcomes"] == estimator.provenance["outcomes"]
     if method != "retrain":
@@ -463,7 +470,7 @@ def test_every_method_fills_a_table_that_can_be_fused(method, folder):
 def _problem_of(folder):
     space: dict = {}
     exec((folder / "exp.py").read_text(), space)
-    return Setup.of(space["problem"]())
+    return Setup.of(space["briefly"]())
 
 
 def test_it_goes_on_where_it_stopped_and_with_the_same_vectors(folder):
@@ -536,3 +543,29 @@ def test_the_help_says_what_each_rung_costs_and_when_to_trust_it():
         assert f"{method}:" in text
     assert "For short fine-tuning" in text
     assert "3 R + Q for each subset" in text
+
+
+# ---- the mix for a budget ------------------------------------------------------------------------------------
+
+
+def test_a_budget_goes_to_scores_up_to_a_third_and_to_true_runs():
+    prices = {**PRICES, "influence": Price("influence", 4.0, 0.0), "trak": Price("trak", 2.0, 0.0)}
+    assert default_mix(prices, WORK, 5) == (("trak",), 4)
+    assert default_mix(prices, WORK, 10) == (("influence", "trak"), 7)
+    assert default_mix(prices, WORK, 2) == ((), 2)
+    linear = replace(WORK, linear=True, exact=True)
+    assert default_mix(prices, linear, 20) == (("gradex",), 16)
+
+
+def test_every_method_has_its_price_and_its_evidence():
+    assert list(probes.PROBES) == list(METHODS)
+    assert set(EXPECTED) == set(METHODS)
+    for low_high in EXPECTED.values():
+        assert all(low <= mean <= high for mean, low, high in low_high)
+
+
+def test_the_verb_prints_the_mix_for_budgets(folder):
+    found = document_of("estimate", "exp.py:problem", "-n", "10")
+    assert [row["budget"] for row in found["mixes"]] == ["5", "10", "20", "40"]
+    assert all(row["true_runs"] <= float(row["budget"]) for row in found["mixes"])
+    assert "What to do with a budget of true runs" in run("estimate", "exp.py:problem", "-n", "10").stdout

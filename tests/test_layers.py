@@ -19,6 +19,7 @@ ROOMS = (
     "icl",
     "rl",
     "answers",
+    "ladder",
     "baselines",
     "estimators",
     "gradients",

@@ -12,7 +12,19 @@ from torch import nn
 
 import whence
 from torch_models import Attention, perceptron
-from whence import DataWarning, Features, GradEx, InputError, OneStep, Problem, Recipe, Refit, Retrain, TaskVectors
+from whence import (
+    DataWarning,
+    Features,
+    GradEx,
+    InputError,
+    JointScores,
+    OneStep,
+    Problem,
+    Recipe,
+    Refit,
+    Retrain,
+    TaskVectors,
+)
 from whence.baselines import (
     CG,
     EKFAC,
@@ -76,6 +88,7 @@ METHODS = {
     "one step without a recipe": partial(by_option, OneStep),
     "GradEx": partial(by_option, partial(GradEx, rank=8, projection="gaussian")),
     "GradEx along a run": partial(by_recipe, partial(GradEx.along, rank=9)),
+    "scores": partial(by_recipe, JointScores),
     "influence": partial(by_option, partial(influence_scores, curvature="gauss_newton", damping=0.1)),
     "TracIn": partial(by_option, partial(tracin_scores, learning_rates=[0.1])),
     "TRAK": partial(by_option, partial(trak_scores, rank=8, projection="gaussian", l2=0.1)),

@@ -10,7 +10,8 @@ Everything is a set function on tasks. The flow, and where each step lives::
     models/          Problem (a model, its tasks and targets) and Recipe: what every estimator and baseline takes
     estimators/      outcome functions of a Problem: retraining is true; task vectors, GradEx and one step are estimates
     gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
-    baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
+    baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task; of a joint run, to be fused
+    ladder/          all of these in one table: what each costs here, how near it came, which to take
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
     rl/              outcome functions of agents: environments as tasks, judged by whole episodes
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from whence.answers.prediction import predictions as predictions
     from whence.answers.selection import select as select
     from whence.answers.suggestion import suggest as suggest
+    from whence.baselines.joint import JointScores as JointScores
     from whence.designs import Balanced as Balanced
     from whence.designs import Bernoulli as Bernoulli
     from whence.designs import Dirichlet as Dirichlet
@@ -85,6 +87,7 @@ _HOME = {
     "FixedSize": "designs",
     "GradEx": "estimators.gradex",
     "InputError": "errors",
+    "JointScores": "baselines.joint",
     "KernelSurrogate": "surrogates.kernel",
     "LeaveOneOut": "designs",
     "LeaveTwoOut": "designs",

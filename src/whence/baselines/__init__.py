@@ -8,6 +8,7 @@ units of the measured loss, for the same evaluation, attribution and selection a
     trak.py          TRAK: the Newton step of the linearised margin, in a random projection
     source.py        SOURCE: unrolling in a few segments of the training
     bif.py           BIF: covariance of losses under a posterior around the trained weights
+    joint.py         any of them along one run on all tasks, as an outcome function to be fused with true runs
 
     solvers.py       of influence functions               curvature.py     products with Hessian and Gauss–Newton
     krylov.py        systems and functions of a matrix of which only products are known
@@ -32,6 +33,7 @@ Linear datamodels, tuned and untuned, are `whence.AdditiveSurrogate` itself, fit
 
 from whence.baselines.bif import Langevin, bif_scores
 from whence.baselines.influence import influence_scores
+from whence.baselines.joint import JointScores
 from whence.baselines.scores import Scores
 from whence.baselines.solvers import CG, EKFAC, Exact, LiSSA
 from whence.baselines.source import source_scores
@@ -42,6 +44,7 @@ __all__ = [
     "CG",
     "EKFAC",
     "Exact",
+    "JointScores",
     "Langevin",
     "LiSSA",
     "Scores",

@@ -18,12 +18,14 @@ from whence.errors import InputError, did_you_mean
 from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
-from whence.models.functional import Params
+from whence.models.functional import Params, plain_attention
 from whence.models.losses import Loss
+from whence.models.memory import bytes_per_row, free_bytes
 from whence.models.points import Point
 
 KINDS = ("hessian", "gauss_newton")
 HELD = 2**25  # numbers in a Jacobian that is held
+COPIES = 4  # of what a forward pass keeps, that its second derivative does
 AT_ONCE = 2**26  # numbers in the products with several vectors that are made side by side
 
 
@@ -60,7 +62,7 @@ class Curvature:
             raise InputError(f"There is no curvature {kind!r}. {did_you_mean(kind, KINDS)}")
         self.output_fn, self.params = point
         self.loss, self.examples, self.kind, self.shift = loss, examples, kind, shift
-        self.weights = weights.to(next(iter(self.params.values())))
+        self.weights = weights.to(torch.promote_types(next(iter(self.params.values())).dtype, torch.float32))
         self.size = n_params(self.params)
 
     def __call__(self, vectors: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -72,15 +74,36 @@ class Curvature:
             return (vectors @ root.T) @ root * scale + self.shift * vectors
         total = self.shift * vectors
         everything = torch.arange(len(self.examples), device=vectors.device) if rows is None else rows
-        portion = max(1, AT_ONCE // self.size)
+        block, portion = self._at_once()
         with differentiable():
-            for index in torch.split(everything, ROWS):
+            for index in torch.split(everything, block):
                 inputs, labels = self.examples.rows(index)
                 weights = self.weights[index] * scale
                 for start in range(0, len(vectors), portion):
                     some = split(vectors[start : start + portion], self.params)
                     total[start : start + portion] += flatten(self._product(some, inputs, labels, weights))
         return total
+
+    def fits(self, copies: int) -> int:
+        """Examples that a pass may have, if each takes so many copies of what a forward pass keeps."""
+        return max(1, free_bytes(self.weights.device) // (copies * self._bytes_per_row))
+
+    @cached_property
+    def _bytes_per_row(self) -> int:
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+
+        def forward(n: int) -> Tensor:
+            inputs, labels = self.examples.rows(torch.arange(n, device=self.weights.device) % len(self.examples))
+            return self.loss(self.output_fn(leaves, inputs), labels).sum()
+
+        with plain_attention(), torch.enable_grad():
+            return bytes_per_row(forward)
+
+    def _at_once(self) -> tuple[int, int]:
+        """How many examples, and how many vectors, products are made for side by side."""
+        several = self.fits(COPIES)
+        rows = min(ROWS, len(self.examples), several)
+        return rows, max(1, min(AT_ONCE // self.size, several // rows))
 
     def matrix(self) -> Tensor:
         """The whole matrix, (d, d), in double precision."""
@@ -92,6 +115,9 @@ class Curvature:
         def value(at: Params) -> Tensor:
             return (weights * self.loss(self.output_fn(at, inputs), labels)).sum()
 
+        def total(outputs: Tensor) -> Tensor:
+            return self.loss(outputs, labels).sum()
+
         def outputs(at: Params) -> Tensor:
             return self.output_fn(at, inputs)
 
@@ -101,8 +127,7 @@ class Curvature:
 
         def gauss_newton(vector: Params) -> Params:
             at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
-            root = self.loss.root(at, labels)
-            curved = (root @ (root.mT @ moved[..., None]))[..., 0]
+            curved = torch.func.jvp(torch.func.grad(total), (at,), (moved,))[1]
             back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * curved)[0]
             return back
 
@@ -118,7 +143,7 @@ class Curvature:
             if len(self.examples) * width * self.size > HELD:
                 return None
             parts = []
-            for rows in self.examples.blocks(ROWS):
+            for rows in self.examples.blocks(min(ROWS, self.fits(COPIES + width))):
                 inputs, labels = self.examples.rows(rows)
                 parts.append(self._rooted(inputs, labels) * self.weights[rows, None, None].sqrt())
         return torch.cat(parts)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 
 import torch
 from torch import Tensor, nn
@@ -28,10 +29,12 @@ from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, split
 from whence.models.examples import Inputs
 from whence.models.functional import Params
-from whence.models.losses import Loss
+from whence.models.losses import CrossEntropy, Loss
 from whence.progress import track
 
+COPIES = 6  # of what a forward pass keeps, that the sides of all layers and their gradients take
 COLUMNS = 16  # outputs up to which every column of R is gone through
+FEW_PLACES = 8  # up to which pairs of them are gone through
 NUMBERS = 2**24  # in the gradients that are squared at a time
 Block = tuple[str, ...]  # parameters with one curvature: a weight and its bias, a weight, or a vector
 Basis = tuple[Tensor, Tensor | None]  # U (p, p) and V (q, q), of which None is the identity
@@ -89,8 +92,10 @@ def ekfac_solve(curvature: Curvature, right: Tensor, *, seed: int = 0) -> Tensor
                 f'There is no EK-FAC of this model: use solver=CG() with curvature="gauss_newton". ({error})'
             ) from None
 
+        size = min(ROWS, curvature.fits(COPIES))
+
         def batches(what: str) -> Batches:
-            for rows in track(list(examples.blocks(ROWS)), f"{what} of EK-FAC"):
+            for rows in track(list(examples.blocks(size)), f"{what} of EK-FAC"):
                 inputs, labels = examples.rows(rows)
                 yield _sides(layers, blocks, curvature.loss, inputs, labels, generator), curvature.weights[rows]
 
@@ -129,10 +134,7 @@ def _sides(
     """The sides of every block for a batch, from a forward pass and a backward pass for each column of R."""
     with torch.enable_grad():
         outputs, seen = layers.forward(inputs, lambda outputs: outputs)
-        root = loss.root(outputs.detach(), labels)
-        if root.shape[-1] > COLUMNS:
-            signs = 2.0 * torch.randint(2, root.shape[:-1], generator=generator) - 1
-            root = root @ signs.to(root)[..., None]
+        root = _columns(loss, outputs.detach(), labels, generator)
         points, columns = [use.output for use in seen], root.unbind(-1)
         gradients = [
             torch.autograd.grad(outputs, points, column, retain_graph=c + 1 < len(columns), materialize_grads=True)
@@ -147,6 +149,17 @@ def _sides(
     return found
 
 
+def _columns(loss: Loss, outputs: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """Columns (b, C, c) of R, or one random combination of them, for which R itself need not be made."""
+    if outputs.shape[-1] <= COLUMNS:
+        return loss.root(outputs, labels)
+    signs = (2.0 * torch.randint(2, outputs.shape, generator=generator) - 1).to(outputs)
+    if not isinstance(loss, CrossEntropy):
+        return loss.root(outputs, labels) @ signs[..., None]
+    p = outputs.softmax(-1)
+    return (p.sqrt() * signs - p * (p.sqrt() * signs).sum(-1, keepdim=True))[..., None]
+
+
 def _side(layers: Layers, block: Block, layer: nn.Module, inputs: Tensor, deltas: list[Tensor]) -> Sides:
     """What one use of a layer has for a block, from its inputs and the gradients by its outputs."""
     n = len(deltas[0])
@@ -156,12 +169,18 @@ def _side(layers: Layers, block: Block, layer: nn.Module, inputs: Tensor, deltas
             vectors = [positions_of(layer, delta, n).sum(1) for delta in deltas]
         else:
             vectors = [by_feature(layer, delta * inputs if own == "weight" else delta) for delta in deltas]
-        return Sides(torch.stack(vectors)[:, :, None], vectors[0].new_ones(n, 1, 1))
-    moving = torch.stack([positions_of(layer, delta, n) for delta in deltas])
+        moving = _wide(torch.stack(vectors)[:, :, None])
+        return Sides(moving, moving.new_ones(n, 1, 1))
+    moving = _wide(torch.stack([positions_of(layer, delta, n) for delta in deltas]))
     if isinstance(layer, nn.Embedding):
         tokens = inputs.reshape(n, -1)
         return Sides(moving if layer.padding_idx is None else moving * (tokens != layer.padding_idx)[..., None], tokens)
-    return Sides(moving, pad(patches(layer, inputs, n), (0, len(block) - 1), value=1.0))
+    return Sides(moving, pad(_wide(patches(layer, inputs, n)), (0, len(block) - 1), value=1.0))
+
+
+def _wide(sides: Tensor) -> Tensor:
+    """In single precision at least, as second moments need it."""
+    return sides.to(torch.promote_types(sides.dtype, torch.float32))
 
 
 def _bases(batches: Batches) -> dict[Block, Basis]:
@@ -194,8 +213,14 @@ def _eigenvalues(batches: Batches, bases: dict[Block, Basis], params: Params) ->
 
 def _squares(moving: Tensor, fixed: Tensor, weights: Tensor) -> Tensor:
     """Σ over examples and columns of w (Σₜ movingₜ fixedₜᵀ)², (p, q)."""
-    if fixed.shape[1] == 1:
-        return (moving[:, :, 0].square().sum(0) * weights[:, None]).T @ fixed[:, 0].square()
+    places = fixed.shape[1]
+    if places <= FEW_PLACES:
+        # The square of a sum over few places is a sum over pairs of them, each of which is one large matrix product.
+        total = moving.new_zeros(moving.shape[-1], fixed.shape[-1])
+        for i, j in combinations_with_replacement(range(places), 2):
+            left = (moving[:, :, i] * moving[:, :, j]).sum(0) * weights[:, None]
+            total += (1 + (i < j)) * (left.T @ (fixed[:, i] * fixed[:, j]))
+        return total.clamp_min_(0)
     shape = moving.shape[-1], fixed.shape[-1]
     total = moving.new_zeros(shape[0] * shape[1])
     for rows in torch.split(torch.arange(len(fixed), device=fixed.device), max(1, NUMBERS // len(total))):

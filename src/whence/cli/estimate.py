@@ -17,14 +17,18 @@ from whence.cli.measure import design_of
 from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
-from whence.estimators.ladder import METHODS, Setup, make_estimator, recommend, workload
+from whence.ladder.advice import default_mix, recommend, workload
+from whence.ladder.methods import METHODS, Setup, make_estimator
 
 if TYPE_CHECKING:
+    from whence.ladder.advice import Workload
+    from whence.ladder.probes import Price
     from whence.measuring.outcome_fn import OutcomeFn
     from whence.outcomes.ledger import Ledger
 
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
 DESIGN, SUBSETS = "bernoulli:0.5", 500
+BUDGETS = (5, 10, 20, 40)
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
@@ -73,6 +77,17 @@ def estimate(
 
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
+    influence: 1.5 R, half of a run on all tasks, 9 N + 3 Q there, then sums. One score per task: the first thing to
+    fuse with a few true runs, as are the next four.
+
+    trak: 1.5 R, 3 N + 3 Q, then sums. Less memory, for large models.
+
+    tracin: 3 R, 12 (N + Q) at four points, then sums. For plain SGD.
+
+    source: 3 R, and products with the curvature at two points. For SGD that is stopped early.
+
+    bif: 3 R, and thousands of passes over all examples. For small models at a minimum.
+
     merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
     {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
 
@@ -114,7 +129,7 @@ def _problem(text: str) -> Setup:
 
 
 def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
-    from whence.estimators.probes import probe
+    from whence.ladder.probes import probe
 
     work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
@@ -127,17 +142,20 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
         cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
-        expected = "" if name == "retrain" else f"{work.expected(name):.2f}"
-        rows.append([name, *cells, expected, METHODS[name], mark])
+        low, high = work.evidence(name)[1:]
+        expected = "" if name == "retrain" else f"{work.expected(name):.2f} ({low:.2f}–{high:.2f})"
+        rows.append([name, *cells, expected, METHODS[name].trust, mark])
+    mixes = _mixes(found, work, budget)
     document = {
         "n": n,
         "problem": vars(work),
         "prices": [
-            {**vars(price), "total": price.total(n), "expected_lds": work.expected(name)}
+            {**vars(price), "total": price.total(n), "expected_lds": work.expected(name), "lds": work.evidence(name)}
             for name, price in found.items()
         ],
         "recommended": method,
         "why": why,
+        "mixes": mixes,
     }
     linear = "The model is linear in them." if work.linear else "The model is not linear in them."
     about = (
@@ -154,7 +172,25 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
         command(next_step),
+        *_mixes_page(mixes),
     ]
+
+
+def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) -> list[dict[str, Any]]:
+    """The default mix for some budgets, or for the one that was given."""
+    rows = []
+    for limit in (BUDGETS if budget is None else (budget,)) if "retrain" in found else ():
+        estimates, runs = default_mix(found, work, limit)
+        rows.append({"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs})
+    return rows
+
+
+def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
+    if not mixes:
+        return []
+    rows: list[Row] = [[mix["budget"], mix["estimates"], str(mix["true_runs"])] for mix in mixes]
+    columns = ["budget", "estimates to fuse", "and true runs"]
+    return [title("What to do with a budget of true runs"), table(columns, rows, left=["estimates to fuse"])]
 
 
 def _enough(n_tasks: int) -> int:

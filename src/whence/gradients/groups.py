@@ -68,8 +68,9 @@ def _gradients(
     """What ``read`` keeps of the gradient of the mean loss of each group, by the group of each example (n,)."""
     sizes = torch.bincount(owner)
     members = torch.split(torch.argsort(owner, stable=True), sizes.tolist())
-    portion = max(1, min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()))) if side_by_side else 1
     fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
+    portion = min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()), fits) if side_by_side else 1
+    portion = max(1, portion)
     parts = []
     for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
         some = list(members[start : start + portion])

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from whence.errors import InputError, counted, did_you_mean, some_of
 from whence.models.callables import TRIED, OwnMetric, as_loss, one_line
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
-from whence.models.functional import Filter, ModelFn, functional
+from whence.models.functional import Filter, ModelFn, functional, plain_attention
 from whence.models.losses import CrossEntropy, NextToken
 from whence.models.memory import bytes_per_row
 from whence.models.metrics import METRICS, metrics_named
@@ -168,6 +168,12 @@ class Problem:
         other.metrics, other.up = {"loss": self.loss}, ()
         return other
 
+    def at(self, state: State) -> Problem:
+        """The same problem with other weights of the model, of which those that are trained must be given."""
+        other = copy.copy(self)
+        other.start = {**self.start, **{name: state[name] for name in self.start if name in state}}
+        return other
+
     def with_examples(self, tasks: Examples, targets: Examples) -> Problem:
         """The same model with other examples of the same kind, which are not checked again."""
         other = copy.copy(self)
@@ -246,7 +252,8 @@ class Problem:
     def _bytes_per_row(self) -> int:
         """Bytes that a forward pass of one model keeps for the backward pass, for each example."""
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
-        return bytes_per_row(lambda n: self.losses(state, *self.some_rows(self.tasks, n)).sum())
+        with plain_attention():  # which takes the most
+            return bytes_per_row(lambda n: self.losses(state, *self.some_rows(self.tasks, n)).sum())
 
 
 def as_problem(given: Any, *, examples: bool = True) -> Problem:

@@ -53,7 +53,7 @@ CANDIDATES: Mapping[str, Any] = {
 }
 # Weights before any run. The fused surrogate contains "estimates" and "kernel": it learns by itself what estimates
 # are worth, and a few held-out runs are a worse judge of that.
-PRIOR = {FUSED: 2.0, RANK_FUSED: 4.0, ESTIMATES: 4.0}
+PRIOR = {FUSED: 30.0, RANK_FUSED: 30.0, ESTIMATES: 10.0}
 FEWEST_RUNS = 3
 COPIES = 8  # of the table that are held at the same time
 LARGE = "Without it, large tables are fitted through inducing points."

@@ -38,8 +38,8 @@ from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tame
 KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
-# So many runs, that what is left over is noise, count before any run.
-CONFIRMING_RUNS = 6
+# With so many runs, half of what a kernel says of residuals is believed.
+CONFIRMING_RUNS = 9
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2
 # Subsets of every table at which kinds of estimates are compared with each other.
@@ -111,8 +111,8 @@ class FusedSurrogate(Surrogate):
             # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
             wider = float(stdtrit(len(S) - 3, (1 + LEVEL) / 2)) / HALF_WIDTH
             found = _over(residual, lambda p, t: _wider(p.given(rest[:, t]).calibrated(), wider))
-            share = _confirmed(found)
-            self.residual_ = _over(found, lambda p, t: replace(p, dual=share * p.dual))
+            share = _believed(self.slopes_.useful, len(S))
+            self.residual_ = _over(found, lambda p, t: replace(p, dual=share[t] * p.dual))
         else:
             scale = self._level_std(rest, spread) / np.sqrt(LEVEL_NOISE)
             self.residual_ = _over(residual, lambda p, t: replace(p.given(rest[:, t]), scale=scale[t]))
@@ -326,17 +326,13 @@ def _rest(rung: Rung, order: int, mixture: Mixture) -> Array:
     return remainder_effects(remainder, rung.model.outcomes.n_tasks, mixture, order)[0]
 
 
-def _confirmed(residual: PosteriorSurrogate) -> float:
-    """Share of what a process says of its runs that left-out runs confirm: the slope of runs on leave-one-out."""
-    products, squares = 0.0, 0.0
-    for group in residual.groups_:
-        posterior = group.posterior
-        unit = np.maximum(posterior.Y.std(0), 1e-300)
-        said = (posterior.leave_one_out()[0] - posterior.level) / unit
-        products += float((said * (posterior.Y - posterior.level) / unit).sum())
-        squares += float((said**2).sum())
-    doubt = CONFIRMING_RUNS / len(residual.groups_[0].posterior.X) * squares
-    return float(np.clip(products / (squares + doubt), 0.0, 1.0)) if squares > 0 else 0.0
+def _believed(useful: Array, n_runs: int) -> Array:
+    """Share (T,) of what a process says of residuals that is taken over.
+
+    Kernels tuned on a handful of runs say more than these know. That costs nothing where estimates are useless, since
+    there is nothing else to go by, and much where they are good.
+    """
+    return np.asarray(1 - useful * CONFIRMING_RUNS**2 / (CONFIRMING_RUNS**2 + n_runs**2))
 
 
 def _whitened(posterior: Posterior, values: Array) -> Array:

@@ -6,6 +6,7 @@ surrogates; having many rows, it is learned well.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import comb
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.designs import Bernoulli, FixedSize
-from whence.errors import InputError, some_of
+from whence.errors import DataWarning, InputError, some_of
 from whence.outcomes import Outcomes
+from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.crossvalidation import CHOICE_RUNS
 from whence.surrogates.kernels import Array
 from whence.surrogates.mixture import Mixture
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from whence.surrogates.model import Model
 
 BLOCK_ROWS = 64
+ROUNDING = 1e-5  # of the widest estimate, that sums in single precision may be off by
 # How many subsets an outcome function is asked for: so many per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
 # Fresh subsets at which the uncertainty of a rung is typical of new ones.
@@ -232,10 +235,34 @@ def learn_rungs(estimates: Any, truth: Outcomes, *, seed: int) -> tuple[Rung, ..
                 # Too many to hold each of them out once: those of the true runs stay out altogether.
                 run = {row.tobytes() for row in truth.subsets + 0.0}
                 table = table.rows(np.array([row.tobytes() not in run for row in table.subsets + 0.0]))
-            model = fit(table, seed=seed)
+            if flat := [name for name, own in zip(table.target_names, table.values.T, strict=True) if _is_flat(own)]:
+                words = f"The {name} are the same for all subsets, so that they say nothing of: {some_of(flat)}."
+                warnings.warn(words, DataWarning, stacklevel=3)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Targets with the same value in every run", DataWarning)
+                model = _as_sum(table) or fit(table, seed=seed)
         columns = np.array([model.target_names.index(target) for target in truth.target_names])
         rungs.append(Rung.of(str(name), model, columns))
     return tuple(rungs)
+
+
+def _is_flat(values: Array) -> bool:
+    known = values[~np.isnan(values)]
+    return len(known) > 1 and np.ptp(known) == 0
+
+
+def _as_sum(table: Outcomes) -> Model | None:
+    """Return the model of estimates that are a level and one number per task, as scores are; None of any others."""
+    from whence.surrogates.fit import fit
+
+    if table.n_runs <= table.n_tasks + 1 or np.isnan(table.values).any():
+        return None
+    centred = table.values - table.values.mean(0)
+    subsets = table.subsets - table.subsets.mean(0)
+    rest = centred - subsets @ np.linalg.lstsq(subsets, centred, rcond=None)[0]
+    if np.abs(rest).max() > ROUNDING * np.abs(centred).max():
+        return None
+    return fit(table, surrogate=AdditiveSurrogate("ols"), n_folds=None)
 
 
 def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
@@ -289,4 +316,9 @@ def _estimated(name: str, outcome_fn: Any, truth: Outcomes, seed: int) -> Outcom
         keep_prob = float(np.clip(truth.subsets.mean(), 0.1, 0.9)) if truth.n_runs else 0.5
         drawn = Bernoulli(keep_prob).draw(n_tasks, min(n, 2**n_tasks - 1), seed=seed)
     subsets = np.unique(np.concatenate([truth.subsets, drawn]), axis=0)
-    return measure(outcome_fn, subsets, tasks=truth.task_names, engine="inline", seed=seed, progress=False)
+    # An outcome function that names its tasks has them in an order of its own.
+    names = list(getattr(outcome_fn, "task_names", None) or truth.task_names)
+    if odd := sorted(set(names) ^ set(truth.task_names)):
+        raise InputError(f"The {name} and the true runs must have the same tasks. They differ in: {some_of(odd)}.")
+    own = subsets[:, [truth.task_names.index(task) for task in names]]
+    return measure(outcome_fn, own, tasks=names, engine="inline", seed=seed, progress=False)

@@ -22,12 +22,12 @@ USELESS = 0.4
 # Shares of the estimates in their combination are multiples of one over this; the finest for two kinds.
 SHARES = {1: 1, 2: 4, 3: 4, 4: 3}
 # How many runs, and how many targets, prior guesses are worth.
-PRIOR_RUNS, PRIOR_TARGETS = 3, 4
+PRIOR_RUNS, PRIOR_TARGETS = 3, 2
 # A ratio of spreads that is off by more than this factor is taken as it is: the units differ.
 LIKELY_FACTOR = 3.0
 # From so many runs on, those that are so many times as far off as most others are brought back.
 TAMED_RUNS, FAR = 8, 2.0
-PASSES = 5
+PASSES = 30
 # How far a slope may lie from a point of the grid, in units of the target.
 GRID_STEP = 0.1
 
@@ -153,10 +153,11 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
     # The scale of what is left over is itself uncertain: integrated over, as if `PRIOR_RUNS` runs had shown it.
     fit = -(freedom + PRIOR_RUNS) / 2 * np.log1p(ratio / left / PRIOR_RUNS)
     likelihood = fit - freedom / 2 * np.log(left)
-    share = independent((truth / np.maximum(scale, 1e-300)).T) / n_targets
     shared = prior
     for _ in range(PASSES):
         belief = softmax(likelihood + np.log(np.maximum(shared, 1e-300)), axis=1)
+        left_over = truth.T - np.einsum("tir,tr->ti", C, belief @ grid)
+        share = independent(C, left_over) / n_targets
         shared = PRIOR_TARGETS * prior + share * belief.sum(0)
         shared = shared / shared.sum()
     belief = softmax(likelihood + np.log(np.maximum(shared, 1e-300)), axis=1)  # (T, G)
@@ -187,13 +188,17 @@ def simplex(n: int) -> Array:
     return np.array(counts, np.float64) / steps
 
 
-def independent(residuals: Array) -> float:
-    """Return how many independent targets residuals (T, m) are worth: targets of the same runs err together.
+def independent(estimates: Array, errors: Array) -> float:
+    """Return how many independent targets the estimates (T, m, R) and their errors (T, m) are worth as evidence.
 
-    >>> independent(np.ones((50, 3)))
+    That estimates and errors agree by chance adds up over targets only as far as both are alike between targets: the
+    variance of the sum of T agreements is that of T²/n independent ones, with n as returned.
+
+    >>> independent(np.ones((50, 3, 1)), np.ones((50, 3)))
     1.0
     """
-    small = residuals if residuals.shape[0] <= residuals.shape[1] else residuals.T
-    products = small @ small.T
-    # (Σλ)² / Σλ² of its eigenvalues λ: how many of them matter.
-    return float(np.clip(np.trace(products) ** 2 / max((products**2).sum(), 1e-300), 1.0, len(residuals)))
+    n_targets = len(errors)
+    unit = errors / np.maximum(np.linalg.norm(errors, axis=1, keepdims=True), 1e-300)
+    own = estimates / np.maximum(np.linalg.norm(estimates, axis=1, keepdims=True), 1e-300)
+    shared = np.einsum("tir,tj->rij", own, unit)
+    return float(np.clip(n_targets**2 / max((shared**2).sum((1, 2)).max(), 1e-300), 1.0, n_targets))

@@ -11,20 +11,22 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from whence.arrays import Floats
-from whence.estimators.ladder import Setup, make_estimator
+from whence.baselines.bif import Langevin
+from whence.baselines.joint import KINDS, JointScores
 from whence.estimators.merged import STATISTICS_ROWS
 from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import Features, Linearization, linearize
 from whence.gradients.penalty import mean_square
 from whence.gradients.projections import Subspace, n_params, split
 from whence.gradients.solve import solve
+from whence.ladder.methods import METHODS, Setup, make_estimator
 from whence.models.examples import Examples
 from whence.models.losses import Loss
 from whence.models.points import points_of
@@ -40,6 +42,8 @@ STACK = 16  # models that are evaluated side by side, to see what one costs
 ALONG_POINTS = 3  # that GradEx is linearised at along a run
 MATCHING = 11  # solutions at each of these points that the penalty is found by
 DIRECTIONS = 2**26  # numbers in the directions that are tried
+BIF, BRIEF = Langevin(), Langevin(draws=4, thin=2, burn_in=0)  # as BIF draws, and what is tried of it
+SUM = 1e-6  # seconds that a weighted sum of scores takes
 
 
 @dataclass(frozen=True)
@@ -66,13 +70,10 @@ def probe(setup: Setup, n: int) -> dict[str, Price]:
         Subsets to be estimated: as many runs are made side by side, if memory allows it.
     """
     probes = _Probes(setup, n)
-    methods = [probes.one_step, probes.gradex]
-    if setup.recipe is not None:
-        methods += [probes.gradex_along, probes.merge, probes.retrain]
+    methods = [name for name in METHODS if setup.recipe is not None or not METHODS[name].trains]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about estimates from next to no data
-        found = [price() for price in track(methods, "timing a little of each method")]
-    return {price.method: price for price in found}
+        return {name: PROBES[name](probes) for name in track(methods, "timing a little of each method")}
 
 
 def seconds(work: Work) -> float:
@@ -165,6 +166,32 @@ class _Probes:
         whole = self._runs(1, recipe.steps) + traced * gradients + points * (features + MATCHING * once)
         size = 4.0 * points * rows * made[-1].features.shape[1] * rank
         return Price("gradex-along", whole, points * each, size)
+
+    def scores(self, method: str) -> Price:
+        """A run on all tasks up to where scores are found, and these; then sums."""
+        recipe, whole = self.given.recipe, len(self.tasks) + len(self.targets)
+        assert recipe is not None
+        made = make_estimator(self.given, method)
+        if made.examples is not None:
+            whole = int(np.minimum(self.tasks.sizes, made.examples).sum()) + len(self.targets)
+        given = [dict(self.problem.start)] * len(made.at)
+        sampler = {"sampler": replace(BRIEF, chains=made.options.get("sampler", BIF).chains)} if method == "bif" else {}
+
+        def prepare(size: int) -> Work:
+            share = size / whole
+            some = self._some(self.tasks, max(self.n_tasks, int(share * len(self.tasks))))
+            problem = self.problem.with_examples(some, self._some(self.targets, max(2, int(share * len(self.targets)))))
+            own = {**made.options, **sampler}
+            few = JointScores(problem, recipe, method, at=made.at, checkpoints=given, seed=made.seed, **own)
+            return lambda: few.scores
+
+        found = extrapolated(prepare, whole, 2 * self.n_tasks)
+        if method == "bif":
+            long = made.options.get("sampler", BIF)
+            found *= (long.draws * long.thin * 1.25) / (BRIEF.draws * BRIEF.thin)
+        steps = max(1, round(max(made.at) * recipe.steps))
+        size = 8.0 * self.n_tasks * (len(self.targets) if self.problem.per_query else len(self.targets.names))
+        return Price(method, made.runs * (self._runs(1, steps) + found), SUM, size)
 
     def merge(self) -> Price:
         """A run for each task; then the queries, or where answers are merged, the queries once and sums."""
@@ -274,6 +301,16 @@ class _Probes:
         rows = rows[:size] if groups == 1 else rows
         rows = rows.to(examples.labels.device)
         return Examples(*examples.rows(rows), examples.owner[rows], examples.names[:groups])
+
+
+PROBES: dict[str, Callable[[_Probes], Price]] = {
+    "one-step": _Probes.one_step,
+    "gradex": _Probes.gradex,
+    "gradex-along": _Probes.gradex_along,
+    **{name: partial(_Probes.scores, method=name) for name in KINDS},
+    "merge": _Probes.merge,
+    "retrain": _Probes.retrain,
+}
 
 
 def _repeated(linear: Linearization, size: int) -> Linearization:

@@ -1,85 +1,43 @@
-"""The ladder: ways to the outcomes of many subsets, when to trust each, and which one to take.
+"""How near each method comes to true runs, as far as that was measured, and what to do with a budget of true runs.
 
-From gradients at the start to true runs, each rung is an outcome function. What they cost is measured (probes.py); how
-near they come is known where the model is linear in what is trained, and elsewhere from where it was measured.
+What methods cost is measured (probes.py). How near they come is known where the model is linear in what is trained, and
+elsewhere from where it was measured: the mean over problems, and the lowest and highest of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from whence.errors import InputError, counted, did_you_mean
+from whence.errors import counted
+from whence.ladder.methods import Setup
 
 if TYPE_CHECKING:
-    from whence.estimators.probes import Price
-    from whence.models.problem import Problem
-    from whence.models.recipe import Recipe
-
-METHODS = {
-    "one-step": "the start of a training: tens of steps",
-    "gradex": "a model linear in what is trained, or nearly so: heads, small changes",
-    "gradex-along": "one run, then gradients along it: where linearising at the start tells little",
-    "merge": "fine-tuning that stays near its start",
-    "retrain": "always: true runs, up to the noise of a seed",
-}
-RETURNS = "a whence.Problem, or (problem, recipe), or (problem, recipe, {method: options})"
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a user's ``problem()`` gives: a problem, how its model is trained, and options of methods."""
-
-    problem: Problem
-    recipe: Recipe | None = None
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, given: Any) -> Setup:
-        """Return the setup of what a function has returned, checked.
-
-        Examples
-        --------
-        >>> Setup.of({"model": 1, "tasks": {}})  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-            ...
-        whence.errors.InputError: The function must return a whence.Problem, or (problem, recipe), or ...
-        """
-        from whence.models.problem import Problem
-        from whence.models.recipe import Recipe
-
-        if isinstance(given, Setup):
-            return given
-        parts = given if isinstance(given, (tuple, list)) else (given,)
-        if not 1 <= len(parts) <= 3 or not isinstance(parts[0], Problem):
-            found = ", ".join(type(part).__name__ for part in parts)
-            raise InputError(f"The function must return {RETURNS}. Got {found or 'nothing'} instead.")
-        made = cls(*parts)
-        if not (made.recipe is None or isinstance(made.recipe, Recipe)):
-            raise InputError(f"The recipe must be a whence.Recipe or None. Got {type(made.recipe).__name__} instead.")
-        if not isinstance(made.options, Mapping):
-            raise InputError(f"The options must be a mapping by method. Got {type(made.options).__name__} instead.")
-        if odd := [name for name in made.options if name not in METHODS]:
-            raise InputError(f"There is no method '{odd[0]}' to give options to. {did_you_mean(str(odd[0]), METHODS)}")
-        return made
-
+    from whence.ladder.probes import Price
 
 SMALL = 50_000  # trained parameters, up to which what was measured on small models is expected
-# Rank correlation with true runs for each query (LDS), as measured. Small models from a random start: digits, mean of
-# two networks, and of GradEx for a linear one (benchmarks/results/ladder.md). Larger ones, fine-tuned: mean of six
-# settings of modular arithmetic and of newsgroups (estimators_modular.md, estimators_newsgroups.md; along a run, of all
-# outputs: gradex_fidelity.md).
+# Rank correlation with true runs for each query (LDS), as measured: mean, lowest and highest of some problems. Small
+# models from a random start: two networks on digits (benchmarks/results/ladder.md, scores.md). Larger ones, fine-tuned:
+# modular arithmetic and newsgroups (estimators_modular.md, estimators_newsgroups.md, baselines_modular.md, scores.md;
+# along a run, of all outputs: gradex_fidelity.md).
 EXACT = 0.97
-EXPECTED = {
-    "one-step": (0.57, 0.31),
-    "gradex": (0.67, 0.15),
-    "gradex-along": (0.74, 0.52),
-    "merge": (0.54, 0.46),
-    "retrain": (1.0, 1.0),
+Evidence = tuple[float, float, float]
+EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
+    "one-step": ((0.57, 0.53, 0.60), (0.31, 0.15, 0.56)),
+    "gradex": ((0.67, 0.66, 0.67), (0.15, 0.06, 0.42)),
+    "gradex-along": ((0.74, 0.63, 0.85), (0.52, 0.36, 0.66)),
+    "influence": ((0.64, 0.64, 0.64), (0.55, 0.52, 0.61)),
+    "trak": ((0.69, 0.69, 0.69), (0.47, 0.36, 0.51)),
+    "tracin": ((0.68, 0.68, 0.68), (0.31, 0.31, 0.31)),
+    "source": ((0.70, 0.70, 0.70), (0.41, 0.41, 0.41)),
+    "bif": ((0.64, 0.64, 0.64), (0.01, 0.01, 0.01)),
+    "merge": ((0.54, 0.53, 0.55), (0.46, 0.36, 0.62)),
+    "retrain": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
 }
 ALIKE = 0.05  # difference of these below which the cheaper one is taken
 QUARTER = 0.25  # of the steps, after which runs of single tasks told nearly as much
+MIX, SCORES = ("influence", "trak"), 1 / 3  # scores to fuse by default, and of a budget what they may cost
 PER_TASK = 2  # true runs for each task, of which a surrogate learns about as much as the estimates tell
 
 
@@ -112,30 +70,11 @@ class Workload:
         """Rank correlation with true runs to expect of a method."""
         if method == "gradex" and self.exact:
             return EXACT
+        return self.evidence(method)[0]
+
+    def evidence(self, method: str) -> Evidence:
+        """Rank correlation with true runs that was measured on models of this size: mean, lowest and highest."""
         return EXPECTED[method][self.n_trained > SMALL]
-
-
-def make_estimator(setup: Setup, method: str, **options: Any) -> Any:
-    """Return the outcome function of a method for a problem; options of the setup go before those given here."""
-    import whence
-
-    if method not in METHODS:
-        raise InputError(f"There is no method '{method}'. {did_you_mean(method, METHODS)}")
-    problem, recipe = setup.problem, setup.recipe
-    own = {**options, **setup.options.get(method, {})}
-    if method == "one-step":
-        return whence.OneStep(problem, recipe, **own)
-    if method == "gradex":
-        usual = {} if recipe is None else {"weighting": recipe.weighting}
-        return whence.GradEx(problem, **{**usual, **own})
-    if recipe is None:
-        raise InputError(f"The method '{method}' trains: return a recipe beside the problem, (problem, recipe).")
-    makers: dict[str, Any] = {
-        "gradex-along": whence.GradEx.along,
-        "merge": whence.TaskVectors,
-        "retrain": whence.Retrain,
-    }
-    return makers[method](problem, recipe, **own)
 
 
 def workload(setup: Setup) -> Workload:
@@ -167,7 +106,7 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
     Parameters
     ----------
     prices : dict of str to Price
-        From `whence.estimators.probes.probe`.
+        From `whence.ladder.probes.probe`.
     work : Workload
     n : int
     budget : float, optional
@@ -197,6 +136,30 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
     )
 
 
+def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[tuple[str, ...], int]:
+    """Return what to spend a budget of true runs on: estimates to be fused, and how many true runs beside them.
+
+    GradEx where it is exact; else scores of one joint run, of the two kinds that err differently, as far as they cost
+    at most a third of the budget. What remains goes to true runs.
+
+    Parameters
+    ----------
+    prices : dict of str to Price
+        From `whence.ladder.probes.probe`.
+    work : Workload
+    budget : float
+        In true runs.
+    """
+    cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
+    chosen: list[str] = []
+    left = SCORES * budget
+    for method in ("gradex",) if work.exact else MIX:
+        if cost[method] <= left:
+            chosen.append(method)
+            left -= cost[method]
+    return tuple(chosen), int(budget - sum(cost[method] for method in chosen))
+
+
 def _evidence(work: Workload, method: str) -> str:
     """What is known of how near a method comes to true runs, in a sentence."""
     if method == "gradex" and work.exact:
@@ -205,7 +168,8 @@ def _evidence(work: Workload, method: str) -> str:
             "penalty (a few true runs, by --truth, choose it)."
         )
     kind = "small models" if work.n_trained <= SMALL else "larger models, fine-tuned,"
-    return f"On {kind} it had a rank correlation of {work.expected(method):.2f} with true runs."
+    mean, low, high = work.evidence(method)
+    return f"On {kind} it had a rank correlation of {mean:.2f} ({low:.2f} to {high:.2f}) with true runs."
 
 
 def _beyond(

@@ -1,0 +1,57 @@
+"""The picture of README: LDS against the total price, from the recorded results of scores.py.
+
+    python benchmarks/price.py
+
+True runs alone, scores of one joint run alone (a point) and fused with true runs, and the default mix, on every problem
+in results/scores.json and, where it was made, results/scores_paper.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).resolve().parent
+FILES = ("scores.json", "scores_paper.json")
+LINES = {  # curve: words, colour
+    "true runs": ("true runs alone", "0.55"),
+    "merge": ("task vectors (a quarter of the steps), fused", "tab:green"),
+    "trak": ("TRAK of one joint run, fused", "tab:orange"),
+    "influence": ("EK-FAC influence of one joint run, fused (the default mix)", "tab:blue"),
+}
+
+
+def main() -> None:
+    """Draw the picture."""
+    found = {}
+    for file in FILES:
+        if (HERE / "results" / file).exists():
+            kind = ", the paper's size" if "paper" in file else ""
+            recorded = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
+            found |= {name + kind: own for name, own in recorded.items()}
+    figure, axes = plt.subplots(1, len(found), figsize=(3.4 * len(found), 3.4), sharey=True, squeeze=False)
+    for axis, (name, own) in zip(axes[0], found.items(), strict=True):
+        for curve, (words, colour) in LINES.items():
+            fused = own["fused"][curve]
+            x = [fused["price"] + int(m) for m in fused["lds"]]
+            axis.plot(x, list(fused["lds"].values()), "o-", color=colour, label=words, markersize=4)
+            alone = own["alone"].get(curve if curve != "merge" else "merge, a quarter")
+            if alone is not None:
+                axis.plot(alone["price"], alone["lds"], "x", color=colour)
+        axis.set_title(name + (" *" if own["chosen on"] else ""), fontsize=10)
+        axis.set_xlabel("total price, in true runs")
+        axis.set_xscale("log")
+        axis.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
+        axis.minorticks_off()
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0, 0].set_ylabel("rank correlation with\ntrue runs, per query (LDS)")
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False, fontsize=9)
+    figure.tight_layout(rect=(0, 0.16, 1, 1))
+    figure.savefig(HERE.parent / "docs" / "images" / "price.png", dpi=130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""Scores of a joint run as an outcome function: its truths, its points, what it refuses, and the memory it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import whence
+from torch_models import Attention, perceptron
+from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
+from whence.baselines import Exact, influence_scores
+from whence.baselines.joint import KINDS
+
+RECIPE = Recipe(steps=20, lr=0.02, batch_size=8)
+every_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bif"])
+
+
+def classes(n=12, K=4, seed=0, **settings):
+    generator = torch.Generator().manual_seed(seed)
+
+    def group(k):
+        inputs = torch.randn(n, 4, generator=generator) + 0.5 * k
+        return inputs, (inputs[:, 0] > 0.5 * k).long() + (inputs[:, 1] > 1).long()
+
+    torch.manual_seed(seed)
+    settings = {"per_query": True, **settings}
+    return Problem(perceptron(), {f"t{k}": group(k) for k in range(K)}, {"x": group(0), "y": group(1)}, **settings)
+
+
+# ---- truths --------------------------------------------------------------------------------------------------
+
+
+def test_scores_lead_to_the_minimum_of_every_subset_where_tasks_share_their_inputs():
+    """Least squares on the same inputs, one task twice as large: the way to W(s) is exact, and F is linearised."""
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(10, 3)), rng.normal(size=(3, 10))
+    sizes = (1, 2, 1)
+    own = {f"t{k}": (np.tile(X, (n, 1)), np.tile(labels[k], n)) for k, n in enumerate(sizes)}
+    goal, value = rng.normal(size=(4, 3)), rng.normal(size=4)
+
+    def solved(row):
+        kept = [pair for pair, keep in zip(own.values(), row, strict=True) if keep]
+        inputs, values = (np.concatenate(part) for part in zip(*kept, strict=True))
+        return np.linalg.lstsq(inputs, values, rcond=None)[0]
+
+    start = solved([1, 1, 1])
+    rows = [row for row in np.ndindex(2, 2, 2) if any(row)]
+    slope = (goal @ start - value) @ goal / len(goal)
+    expected = [np.mean((goal @ start - value) ** 2) / 2 + slope @ (solved(row) - start) for row in rows]
+
+    model = nn.Linear(3, 1, bias=False).double()
+    model.weight.data = torch.tensor(start[None])
+    given = {name: (torch.tensor(x), torch.tensor(y)) for name, (x, y) in own.items()}
+    problem = Problem(model, given, (torch.tensor(goal), torch.tensor(value)), loss="squared")
+    found = JointScores(problem, RECIPE, at=1.0, checkpoints=[model], solver=Exact(), damping=0.0)
+    np.testing.assert_allclose(found.batch(rows)["loss"], expected, rtol=1e-9)
+    assert found(["t0", "t2"])["loss"] == pytest.approx(expected[rows.index((1, 0, 1))])
+
+
+def test_scores_are_those_of_the_baseline_at_the_point_of_the_run():
+    problem = classes()
+    solver = {"solver": Exact(), "curvature": "gauss_newton", "damping": 0.1}
+    found = JointScores(problem, RECIPE, at=0.5, seed=3, **solver)
+    model = perceptron()
+    model.load_state_dict({name: value[0] for name, value in halfway(problem, 10, 3).items()})
+    there = Problem(model, problem.tasks, problem.targets, per_query=True)
+    expected = influence_scores(there, **solver)
+    np.testing.assert_allclose(found.scores.coef_, expected.coef_, rtol=1e-4, atol=1e-6)
+
+
+def halfway(problem, steps, seed):
+    from whence.models.stack import Stack
+    from whence.models.training import train
+
+    stack = Stack(problem, batched=False)
+    return train(stack, RECIPE, stack.start(1), np.ones((1, len(problem.task_names))), np.array([seed]), steps)
+
+
+@every_kind
+def test_fused_with_few_true_runs_it_is_no_worse_than_either(kind):
+    problem = classes(n=30, K=6)
+    recipe = Recipe(steps=30, lr=0.02, batch_size=None)
+    rows = whence.FixedSize(3).draw(6, 20, seed=0)
+    values = Retrain(problem, recipe).batch(rows, np.zeros(20, int))
+    names = [f"{name}[{q}]" for name, part in values.items() for q in range(part.shape[1])]
+    table = whence.Outcomes(rows, np.concatenate(list(values.values()), axis=1), problem.task_names, names)
+    scores = JointScores(problem, recipe, kind)
+    few, others = table.rows(np.arange(20) < 5), table.rows(np.arange(20) >= 5)
+    fused = whence.lds(whence.fit(few, estimates={kind: scores}), others).mean
+    alone = whence.lds(np.concatenate(list(scores.batch(others.subsets).values()), axis=1), others).mean
+    assert alone > 0.4
+    assert fused > alone - 0.03
+    assert "correlate" in str(scores.check(table))
+
+
+# ---- points, runs, examples ------------------------------------------------------------------------------------
+
+
+def test_points_and_runs_are_averaged():
+    problem = classes()
+    both = JointScores(problem, RECIPE, at=(0.5, 1.0), damping=0.1).scores.coef_
+    each = [JointScores(problem, RECIPE, at=at, damping=0.1).scores.coef_ for at in (0.5, 1.0)]
+    np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-5, atol=1e-7)
+    both = JointScores(problem, RECIPE, runs=2, seed=4, damping=0.1).scores.coef_
+    each = [JointScores(problem, RECIPE, seed=seed, damping=0.1).scores.coef_ for seed in (4, 5)]
+    np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-4, atol=1e-6)
+
+
+@every_kind
+def test_a_sample_of_the_examples_will_do(kind):
+    problem = classes()
+    whole, all_, some = (JointScores(problem, RECIPE, kind, examples=n).scores.coef_ for n in (None, 12, 6))
+    np.testing.assert_allclose(all_, whole, rtol=2e-3, atol=1e-3 * np.abs(whole).max())
+    assert np.abs(some - whole).max() > 1e-3 * np.abs(whole).max()
+    assert np.corrcoef(some.ravel(), whole.ravel())[0, 1] > 0.3
+
+
+def test_a_target_whose_loss_is_flat_leaves_the_others_alone():
+    problem = classes(per_query=False)
+
+    class Saturated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.own = perceptron()
+
+        def forward(self, x):
+            flat = x[:, :1] > 90
+            return torch.where(flat, torch.tensor([40.0, 0.0, 0.0]), self.own(x))
+
+    torch.manual_seed(0)
+    groups = {name: problem.tasks.rows(problem.tasks.owner == k) for k, name in enumerate(problem.task_names)}
+    targets = {"x": groups["t0"], "flat": (torch.full((3, 4), 99.0), torch.zeros(3, dtype=torch.long))}
+    scores = JointScores(Problem(Saturated(), groups, targets), RECIPE)
+    rows = whence.FixedSize(2).draw(4, 6, seed=0)
+    found = scores.batch(rows)
+    assert np.ptp(found["flat/loss"]) == 0
+    runs = whence.Outcomes(rows, np.column_stack([found["x/loss"], found["flat/loss"]]), list(groups), list(found))
+    with pytest.warns(DataWarning, match="the same for all subsets, so that they say nothing of: flat/loss"):
+        model = whence.fit(runs, estimates=scores)
+    assert np.isfinite(model.predict(rows)).all()
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_is_told_and_an_earlier_point_taken():
+    with pytest.warns(DataWarning, match="has diverged after 40 of 40 steps"):
+        found = JointScores(classes(), Falling(steps=40, lr=0.02, batch_size=8), at=1.0).scores
+    assert np.isfinite(found.coef_).all()
+
+
+class Falling(Recipe):
+    """A rate that explodes after three quarters of the run."""
+
+    def rate(self, step):
+        return self.lr if step < 0.8 * self.steps else 1e30
+
+
+def test_a_run_that_learns_nothing_has_no_scores():
+    with pytest.raises(InputError, match="has learned nothing after 10 of 20 steps"):
+        _ = JointScores(classes(), Recipe(steps=20, lr=1e-9)).scores
+
+
+def test_scores_of_another_model_or_of_other_tasks_are_refused():
+    problem = classes()
+    with pytest.raises(InputError, match="of the checkpoint must have shape"):
+        _ = JointScores(problem, RECIPE, checkpoints=[perceptron(width=5)]).scores
+    with pytest.raises(InputError, match="a checkpoint for each share of the run, 2 in all"):
+        JointScores(problem, RECIPE, at=(0.5, 1.0), checkpoints=[perceptron()])
+    rows = whence.FixedSize(2).draw(4, 5, seed=0)
+    other = whence.Outcomes(rows, np.zeros((5, 2)), ["t3", "t1", "t2", "law"], ["x/loss", "y/loss"])
+    with pytest.raises(InputError, match=r"must have the same tasks\. They differ in: law, t0"):
+        whence.fit(other, estimates=JointScores(classes(per_query=False), RECIPE))
+
+
+def test_tasks_in_another_order_are_told_apart_by_their_names():
+    rows = whence.FixedSize(2).draw(4, 5, seed=0)
+    scores = JointScores(classes(per_query=False), RECIPE, damping=0.1)
+    values = np.column_stack(list(scores.batch(rows).values()))
+    order = [3, 1, 2, 0]
+    names = [scores.task_names[k] for k in order]
+    runs = whence.Outcomes(rows[:, order], values, names, list(scores.batch(rows)))
+    others = whence.FixedSize(2).draw(4, 6, seed=1)
+    expected = np.column_stack(list(scores.batch(others).values()))
+    predicted = whence.fit(runs, estimates=scores).predict(others[:, order])
+    assert np.corrcoef(predicted[:, 0], expected[:, 0])[0, 1] > 0.99
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"method": "influenze"}, "There are no scores 'influenze'. Did you mean 'influence'?"),
+        ({"at": 0.0}, "must be above 0 and at most 1. Got 0.0 instead"),
+        ({"runs": 0}, "must be 1 or more. Got 0 instead"),
+        ({"examples": 0}, "must be 1 or more. Got 0 instead"),
+    ],
+)
+def test_bad_settings_are_one_sentence(settings, sentence):
+    with pytest.raises(InputError, match=sentence):
+        JointScores(classes(), RECIPE, **settings)
+    with pytest.raises(InputError, match="Scores are of the loss"):
+        JointScores(classes(metrics="accuracy"), RECIPE)
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+def attention(precision=torch.float32, tokens=40):
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = Attention(tokens=7, width=8, outputs=tokens).to(precision)
+    groups = {
+        f"t{k}": (torch.randint(1, 7, (16, 5), generator=generator), torch.randint(tokens, (16,), generator=generator))
+        for k in range(3)
+    }
+    return Problem(model, groups, groups["t0"], per_query=True)
+
+
+@pytest.mark.parametrize("kind", ["influence", "tracin", "source"])
+def test_passes_are_as_large_as_memory_allows_and_give_the_same(kind, monkeypatch):
+    problem = attention()
+    options = {"checkpoints": [problem.start], "at": 1.0, "seed": 1}
+    whole = JointScores(problem, RECIPE, kind, **options).scores.coef_
+    largest = 0
+    forward = Attention.forward
+
+    def noted(self, x):
+        nonlocal largest
+        largest = max(largest, len(x))
+        return forward(self, x)
+
+    few = 4 * problem.bytes_per_row
+    for module in ("gradients.groups", "baselines.curvature", "models.stack"):
+        monkeypatch.setattr(f"whence.{module}.free_bytes", lambda device: 5 * few)
+    monkeypatch.setattr(Attention, "forward", noted)
+    found = JointScores(problem, RECIPE, kind, **options).scores.coef_
+    assert largest <= 20
+    np.testing.assert_allclose(found, whole, rtol=0.05, atol=0.02 * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("kind", ["influence", "trak", "tracin"])
+def test_half_precision_gives_nearly_the_same(kind):
+    single = JointScores(attention(), RECIPE, kind).scores.coef_
+    half = JointScores(attention(torch.bfloat16), RECIPE, kind).scores.coef_
+    assert np.isfinite(half).all()
+    assert np.corrcoef(half.ravel(), single.ravel())[0, 1] > 0.8
