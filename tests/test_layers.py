@@ -15,6 +15,7 @@ ROOMS = (
     "cli",
     "demo",
     "display",
+    "hf",
     "icl",
     "answers",
     "baselines",

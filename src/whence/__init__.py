@@ -102,7 +102,7 @@ _HOME = {
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }
-_MODULES = {name: name for name in ("baselines", "evaluation", "icl")} | {"plots": "display.plots"}
+_MODULES = {name: name for name in ("baselines", "evaluation", "hf", "icl")} | {"plots": "display.plots"}
 __all__ = sorted(_HOME)
 
 

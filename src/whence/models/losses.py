@@ -164,7 +164,7 @@ def metrics_named(names: str | list[str] | tuple[str, ...], loss: Loss) -> dict[
     >>> list(metrics_named(["loss", "accuracy"], CrossEntropy()))
     ['loss', 'accuracy']
     """
-    known: dict[str, Metric] = {"loss": loss, **METRICS}
+    known: dict[str, Metric] = {"loss": loss, **METRICS, **getattr(loss, "metrics", {})}
     wanted = [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in known:

@@ -20,7 +20,7 @@ from whence.models.examples import Inputs
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
 from whence.models.sampling import Draws, draw_batches, example_shares, task_shares
-from whence.models.stack import Stack, side_by_side, unstacked
+from whence.models.stack import Stack, unstacked
 
 Watch = Callable[[int, State, torch.optim.Optimizer], None]
 Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts
@@ -61,10 +61,10 @@ def train(
         part = {name: value[place] for name, value in state.items()}
         batches = _batches(stack, recipe, subsets[rows], seeds[rows], steps, draws)
         if stack.batched:
-            part = _descend(problem, recipe, part, batches, watch, stacked=True)
+            part = _descend(stack, recipe, part, batches, watch)
         else:
             with problem.own_randomness(int(seeds[rows[0]])):  # only here may the model draw any, as dropout does
-                part = _descend(problem, recipe, unstacked(part)[0], batches, watch, stacked=False)
+                part = _descend(stack, recipe, unstacked(part)[0], batches, watch)
         for name, value in part.items():
             state[name][place] = value
     return state
@@ -78,12 +78,11 @@ def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
     return (4 + recipe.update.copies) * weights + (recipe.batch_size or len(problem.tasks)) * row
 
 
-def _descend(
-    problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], watch: Watch | None, *, stacked: bool
-) -> State:
-    """Take the steps of the recipe."""
+def _descend(stack: Stack, recipe: Recipe, state: State, batches: Iterator[Batch], watch: Watch | None) -> State:
+    """Take the steps of the recipe, of stacked models or of a single one."""
+    problem, stacked = stack.problem, stack.batched
     dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
-    losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
+    losses = partial(stack.side_by_side, problem.losses, dims) if stacked else problem.losses
     leaves = [state[name].requires_grad_() for name in problem.trained]
     optimizer = recipe.update.make(recipe, leaves)
     step = -1
