@@ -1,7 +1,7 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
 Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
-`on_runs` makes commands of; the others (measure.py, estimate.py, icl.py) are commands of their own. arguments.py
+`on_runs` makes commands of; the others (measure.py, estimate.py, finetune.py, icl.py) are commands of their own. arguments.py
 declares the options, shell.py prints answers and errors. Whatever is slow to import is imported by the verb that needs
 it, so that ``whence --help`` is immediate.
 """
@@ -20,6 +20,7 @@ from whence.cli import arguments as args
 from whence.cli import verbs
 from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
+from whence.cli.finetune import finetune
 from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
@@ -46,7 +47,7 @@ Lower outcomes are better, unless named with --maximize.
 """
 START, MAKE, LOOK = "Start here", "Make the runs", "How much do the runs tell?"
 ASK, DECIDE = "What do tasks do?", "What next?"
-PROMPTS = "All of it, for prompts"
+LANGUAGE = "All of it, for language models"
 
 app = typer.Typer(
     help=FLOW,
@@ -116,7 +117,7 @@ COMMANDS: dict[str, list[Callable[..., None]]] = {
     LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report)],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],
-    PROMPTS: [icl],
+    LANGUAGE: [finetune, icl],
 }
 for panel, commands in COMMANDS.items():
     for each in commands:

@@ -1,0 +1,48 @@
+"""Tiny fine-tuning problems for tests: a Llama of random weights, and sources of a few words."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+from language_models import WORDS, tiny_model, tiny_tokenizer
+
+CHAT = "{% for m in messages %}{{ m['role'] == 'user' and 'Text: ' or 'Label: ' }}{{ m['content'] }} <s> {% endfor %}{% if add_generation_prompt %}Label: {% endif %}"
+
+
+def tokenizer(*, chat=False):
+    made = tiny_tokenizer()
+    made.chat_template = CHAT if chat else None
+    return made
+
+
+def save_model(folder, *, chat=False, dtype=torch.float32):
+    """A model folder, as ``save_pretrained`` writes it."""
+    tiny_model(dtype=dtype).save_pretrained(folder)
+    tokenizer(chat=chat).save_pretrained(folder)
+    return folder
+
+
+def texts(n, seed, flip=False):
+    """Texts with the label that their words have ("good" or "fun": yes), or the other one."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for _ in range(n):
+        words = list(rng.choice(WORDS, 4))
+        label = ("yes", "no")[(sum(word in ("good", "fun", "plot") for word in words) > 1) == flip]
+        rows.append({"text": " ".join(words), "label": label})
+    return rows
+
+
+def write_jsonl(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def write_sources(folder, n_good=3, n_bad=2, n=12):
+    """Files of sources with right and with flipped labels, and of a target."""
+    folder.mkdir(exist_ok=True)
+    good = [write_jsonl(folder / f"good{k}.jsonl", texts(n, k)) for k in range(n_good)]
+    bad = [write_jsonl(folder / f"bad{k}.jsonl", texts(n, 50 + k, flip=True)) for k in range(n_bad)]
+    return [*good, *bad], write_jsonl(folder / "val.jsonl", texts(30, 99))
