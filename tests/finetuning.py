@@ -46,3 +46,23 @@ def write_sources(folder, n_good=3, n_bad=2, n=12):
     good = [write_jsonl(folder / f"good{k}.jsonl", texts(n, k)) for k in range(n_good)]
     bad = [write_jsonl(folder / f"bad{k}.jsonl", texts(n, 50 + k, flip=True)) for k in range(n_bad)]
     return [*good, *bad], write_jsonl(folder / "val.jsonl", texts(30, 99))
+
+
+def tiny_adapted(**how):
+    from whence.hf import adapt
+
+    chat = how.pop("chat", False)
+    return adapt(tiny_model(dtype=how.pop("dtype", torch.float32)), tokenizer(chat=chat), **how)
+
+
+def tiny_prepared(n_tasks=2, n=6, *, per_query=False, **how):
+    """Sources that answer yes or no, whatever the text, and a target that answers yes."""
+    from whence.hf import prepare, sources_of
+
+    rows = [{**row, "label": ("yes", "no")[k % 2], "source": f"s{k}"} for k in range(n_tasks) for row in texts(n, k)]
+    asked = [{**row, "label": "yes", "source": "val"} for row in texts(4, 99)]
+    return prepare(tiny_adapted(**how), sources_of(rows), sources_of(asked), per_query=per_query)
+
+
+def tiny_problem(n_tasks=2, n=6, *, accuracy=False, **how):
+    return tiny_prepared(n_tasks, n, **how).problem(accuracy=accuracy)

@@ -212,7 +212,7 @@ def _page(found: "Finetuned", top: int | None) -> Page:
 
 
 def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
-    places = decimals(frame["high"] - frame["low"])
+    places = decimals((frame["high"] - frame["low"]) / 4)
     rows: list[Row] = [
         [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
          number(row["measured"], places), row["sources"]]
@@ -226,7 +226,7 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
 
 
 def _verified_page(frame: "pd.DataFrame", seeds: int) -> Page:
-    places = decimals(frame["high"] - frame["low"])
+    places = decimals((frame["high"] - frame["low"]) / 4)
     known = [name for name in frame.columns if name.endswith("accuracy")]
     rows: list[Row] = [
         [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
