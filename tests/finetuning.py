@@ -41,11 +41,12 @@ def write_jsonl(path, rows):
 
 
 def write_sources(folder, n_good=3, n_bad=2, n=12):
-    """Files of sources with right and with flipped labels, and of a target."""
+    """Files of sources that answer yes, and of others that answer no, and of a target that answers yes."""
     folder.mkdir(exist_ok=True)
-    good = [write_jsonl(folder / f"good{k}.jsonl", texts(n, k)) for k in range(n_good)]
-    bad = [write_jsonl(folder / f"bad{k}.jsonl", texts(n, 50 + k, flip=True)) for k in range(n_bad)]
-    return [*good, *bad], write_jsonl(folder / "val.jsonl", texts(30, 99))
+    rows = {f"good{k}": [{**row, "label": "yes"} for row in texts(n, k)] for k in range(n_good)}
+    rows |= {f"bad{k}": [{**row, "label": "no"} for row in texts(n, 50 + k)] for k in range(n_bad)}
+    files = [write_jsonl(folder / f"{name}.jsonl", own) for name, own in rows.items()]
+    return files, write_jsonl(folder / "val.jsonl", [{**row, "label": "yes"} for row in texts(20, 99)])
 
 
 def tiny_adapted(**how):

@@ -8,14 +8,14 @@ adapter. The flow, and where each step lives::
     completions.py   a language model as a module with one output; many adapters over one frozen model
     adapters.py      a model loaded with a LoRA adapter, and the Problem of training it
     scores.py        scores of one joint run, as estimates of any subset
-    finetune.py      all of it in one call: what a budget of runs tells, and the sources to use
+    mixing.py        all of it in one call: what a budget of runs tells, and the sources to use
 
 `Prepared.problem` gives a `whence.Problem`, with which everything else works: retraining, merging, gradients,
 baselines.
 """
 
 from whence.hf.adapters import Adapted, Prepared, adapt, load, prepare
-from whence.hf.finetune import Finetuned, Plan, finetune, plan_in_words, plan_of, verify
+from whence.hf.mixing import Finetuned, Plan, finetune, plan_in_words, plan_of, verify
 from whence.hf.scores import JointScores
 from whence.hf.sources import Leak, Record, Source, find_leaks, read_sources, sources_of, warn_of_leaks
 

@@ -13,10 +13,11 @@ from functools import partial
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.arrays import Floats, Integers
 from whence.models.examples import Inputs
+from whence.models.memory import Chunks, make_room, out_of_memory
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
 from whence.models.sampling import Draws, draw_batches, example_shares, task_shares
@@ -85,12 +86,13 @@ def _descend(stack: Stack, recipe: Recipe, state: State, batches: Iterator[Batch
     losses = partial(stack.side_by_side, problem.losses, dims) if stacked else problem.losses
     leaves = [state[name].requires_grad_() for name in problem.trained]
     optimizer = recipe.update.make(recipe, leaves)
+    axis, chunks = int(stacked and recipe.batch_size is not None), Chunks(recipe.batch_size or len(problem.tasks))
     step = -1
     for step, (inputs, labels, weights) in enumerate(batches):
         if watch is not None:
             watch(step, state, optimizer)
-        # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
-        torch.autograd.backward((losses(state, inputs, labels) * weights).sum(), inputs=leaves)
+        batch = partial(_loss_of, losses, state, (inputs, labels), weights, axis)
+        _backward(batch, labels.shape[axis], leaves, chunks)
         if recipe.clip is not None:
             _clip([leaf.grad for leaf in leaves if leaf.grad is not None], recipe.clip, stacked=stacked)
         for group in optimizer.param_groups:
@@ -100,6 +102,37 @@ def _descend(stack: Stack, recipe: Recipe, state: State, batches: Iterator[Batch
     if watch is not None:
         watch(step + 1, state, optimizer)
     return {name: value.detach() for name, value in state.items()}
+
+
+def _loss_of(
+    losses: Callable[..., Tensor], state: State, batch: tuple[Inputs, Tensor], weights: Tensor | float, axis: int,
+    rows: slice,
+) -> Tensor:  # fmt: skip
+    """What some rows of a batch add to the loss of a step."""
+    some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch)
+    return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
+
+
+def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chunks: Chunks) -> None:
+    """Gradients of a loss that is a sum over n examples: of half as many at a time once memory has run out."""
+    if chunks.size >= n:
+        try:
+            # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
+            torch.autograd.backward(loss(slice(0, n)), inputs=leaves)
+            return
+        except RuntimeError as error:
+            if n == 1 or not out_of_memory(error):
+                raise
+            chunks.size = n // 2
+        make_room()
+    for leaf in leaves:
+        leaf.grad = torch.zeros_like(leaf)
+
+    def some(rows: slice) -> None:
+        for leaf, gradient in zip(leaves, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True):
+            leaf.grad += gradient
+
+    chunks.run(n, some)
 
 
 def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
