@@ -7,8 +7,10 @@ from finetuning import tiny_problem
 
 import whence
 from whence.gradients.along import layers_of
+from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import Subspace
+from whence.models.points import points_of
 
 
 def subspace(params, rank=5, seed=0):
@@ -70,3 +72,17 @@ def test_along_takes_gradients_of_a_sample_of_examples():
     seen.clear()
     whence.GradEx.along(problem, recipe, rank=8).batch([[1, 0]])
     assert few < sum(seen) / 2
+
+
+def test_gradients_of_all_tasks_in_one_pass_are_those_of_each():
+    problem = tiny_problem(n_tasks=3)
+    problem = problem.with_examples(problem.tasks.sample(4), problem.targets)
+    params = {key: problem.start[key] + 0.1 for key in problem.trained}
+    (point,) = points_of(problem, [params])
+    together = task_gradients(problem, point, side_by_side=False)
+    for k in range(3):
+        leaves = {key: value.clone().requires_grad_() for key, value in params.items()}
+        inputs, labels = problem.tasks.rows(problem.tasks.owner == k)
+        loss = problem.loss(problem.output_fn(leaves, inputs), labels).mean()
+        expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(leaves.values()))])
+        torch.testing.assert_close(together[k], expected, rtol=1e-4, atol=1e-6)
