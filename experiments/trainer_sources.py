@@ -1,7 +1,7 @@
-r"""Your own ``transformers.Trainer``, one run per subset of sources: measured by whence, or imported from runs made before.
+r"""Your own ``transformers.Trainer``, a run per subset of sources: measured by whence, or imported from earlier runs.
 
-``train(subset, seed)`` is all that ``whence measure`` needs. It fine-tunes a LoRA adapter on the files of the subset and
-returns the loss on the target:
+``train(subset, seed)`` is all that ``whence measure`` needs. It fine-tunes a LoRA adapter on the files of the subset
+and returns the loss on the target:
 
     MODEL_DIR=model DATA_DIR=data whence measure experiments/trainer_sources.py:train --tasks code,law,web \
         --design bernoulli:0.5 -n 20 --timeout 3600 -o run/

@@ -6,9 +6,13 @@ import json
 
 import numpy as np
 import torch
+
 from language_models import WORDS, tiny_model, tiny_tokenizer
 
-CHAT = "{% for m in messages %}{{ m['role'] == 'user' and 'Text: ' or 'Label: ' }}{{ m['content'] }} <s> {% endfor %}{% if add_generation_prompt %}Label: {% endif %}"
+CHAT = (
+    "{% for m in messages %}{{ m['role'] == 'user' and 'Text: ' or 'Label: ' }}{{ m['content'] }} <s> {% endfor %}"
+    "{% if add_generation_prompt %}Label: {% endif %}"
+)
 
 
 def tokenizer(*, chat=False):

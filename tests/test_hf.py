@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
 from torch.nn.functional import cross_entropy
 
 import whence
+from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
 from whence.errors import InputError
 from whence.hf import adapt, load, plan_of, prepare, sources_of
 from whence.hf.completions import Completions, TokenLoss

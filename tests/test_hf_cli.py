@@ -10,15 +10,26 @@ import sys
 import numpy as np
 import pytest
 import torch
-from finetuning import save_model, texts, write_jsonl, write_sources
 from typer.testing import CliRunner
 
 import whence
+from finetuning import save_model, texts, write_jsonl, write_sources
 from whence.cli import app
-from whence.hf import load, prepare, read_sources
+from whence.hf import load, mixing, prepare, read_sources
 
 pytestmark = pytest.mark.slow
 HOW = ["--budget", "14", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
+
+
+FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1}  # estimates, to save time
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_estimates():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in FEW.items():
+            patch.setattr(mixing, name, value)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +96,9 @@ def test_the_folder_is_read_by_the_other_verbs(done):
     estimates = [output / "joint_scores", output / "merged_adapters"]
     assert all(whence.read_outcomes(folder).n_runs > runs.n_runs for folder in estimates)
     options = [part for folder in estimates for part in ("--estimates", str(folder))]
-    result = CliRunner().invoke(app, ["fit", str(output / "true_runs"), "--outcome", "loss", "--ignore", "accuracy", *options])
+    result = CliRunner().invoke(
+        app, ["fit", str(output / "true_runs"), "--outcome", "loss", "--ignore", "accuracy", *options]
+    )
     assert result.exit_code == 0, result.stderr
     assert (output / "report.html").stat().st_size > 10_000
 
@@ -94,6 +107,9 @@ KILLED = """
 import os, signal, sys
 import whence.estimators.retrain as retrain
 from whence.cli import main
+from whence.hf import mixing
+for name, value in FEW.items():
+    setattr(mixing, name, value)
 train, calls = retrain.train, []
 def counted(*given, **named):
     calls.append(1)
@@ -108,7 +124,7 @@ main()
 
 def test_a_run_that_is_killed_goes_on_where_it_was(done, place, tmp_path):
     given = arguments(place, tmp_path / "run", "--json", "--verify", 2)
-    process = subprocess.run([sys.executable, "-c", KILLED, *given], capture_output=True, text=True, timeout=300)
+    process = subprocess.run([sys.executable, "-c", f"FEW = {FEW}{KILLED}", *given], capture_output=True, text=True, timeout=300)
     assert process.returncode == -signal.SIGKILL, process.stderr
     kept = whence.read_outcomes(tmp_path / "run" / "true_runs")
     measured = int((~np.isnan(kept.values[:, 0])).sum())
@@ -130,15 +146,13 @@ def test_tables_are_printed_and_tokens_are_limited(done, place):
     limit = 1.5 * max(prepared.tokens.values())
     result = run(place, output, "--tokens", limit)
     assert result.exit_code == 0, result.stderr
-    for heading in ("Shapley attribution: loss", "Shapley interactions", "Use 1 of 5 tasks", "Beside other ways to train",
-                    "How far to trust it"):  # fmt: skip
+    headings = ["Shapley attribution: loss", "Shapley interactions", "Use 1 of 5 tasks", "Beside other ways to train"]
+    for heading in [*headings, "How far to trust it"]:
         assert heading in result.stdout
     assert "runs' worth in all" in result.stderr
 
 
-def test_weights_several_targets_and_queries(place, tmp_path, monkeypatch):
-    monkeypatch.setattr("whence.hf.mixing.FEWEST_SUBSETS", 30)
-    monkeypatch.setattr("whence.hf.mixing.SUBSETS_PER_TASK", 1)
+def test_weights_several_targets_and_queries(place, tmp_path):
     other = write_jsonl(tmp_path / "other.jsonl", [{**row, "label": "no"} for row in texts(6, 7)])
     result = run(place, tmp_path / "run", "--weights", "--per-query", "--target", other, "--json")
     assert result.exit_code == 0, result.stderr

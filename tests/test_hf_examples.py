@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from finetuning import save_model, texts, write_jsonl
 
 import whence
+from finetuning import save_model, texts, write_jsonl
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))

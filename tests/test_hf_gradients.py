@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from finetuning import tiny_problem
 
 import whence
+from finetuning import tiny_problem
 from whence.gradients.along import layers_of
 from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import linearize

@@ -4,8 +4,8 @@ import json
 import warnings
 
 import pytest
-from finetuning import tiny_adapted, tokenizer, write_jsonl
 
+from finetuning import tiny_adapted, tokenizer, write_jsonl
 from whence.errors import DataWarning, InputError
 from whence.hf import Source, find_leaks, load, prepare, read_sources, sources_of, warn_of_leaks
 from whence.hf.sources import Record
@@ -104,13 +104,27 @@ def test_prompts_are_not_trained():
 def test_turns_of_the_assistant_are_trained():
     answers, words = trained({"messages": [*CHAT, {"role": "user", "content": "dull"},
                                            {"role": "assistant", "content": "no"}]}, chat=True)  # fmt: skip
-    assert words == "Text: good film <s> Label: yes <s> Text: dull <s> Label: no <s>".split()
+    assert words == [
+        "Text:",
+        "good",
+        "film",
+        "<s>",
+        "Label:",
+        "yes",
+        "<s>",
+        "Text:",
+        "dull",
+        "<s>",
+        "Label:",
+        "no",
+        "<s>",
+    ]
     assert answers == ["yes", "<s>", "no", "<s>"]
     assert trained({"prompt": CHAT[:1], "completion": CHAT[1:]}, chat=True)[0] == ["yes", "<s>"]
 
 
 def test_chats_need_a_template():
-    with pytest.raises(InputError, match="no chat template to write turns with. Give 'prompt' and 'completion'"):
+    with pytest.raises(InputError, match=r"no chat template to write turns with. Give 'prompt' and 'completion'"):
         trained(ROWS["messages"])
 
 
@@ -183,17 +197,17 @@ def test_labels_do_not_hide_a_leak_and_it_is_said():
 def test_models_that_cannot_be_loaded_are_named(tmp_path):
     with pytest.raises(InputError, match="there is no such folder"):
         load(tmp_path / "none")
-    with pytest.raises(InputError, match="there is no config.json"):
+    with pytest.raises(InputError, match=r"there is no config.json"):
         load(tmp_path)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(InputError, match="this is not JSON"):
         load(tmp_path)
-    with pytest.raises(InputError, match="'rank' parameter of hf.load must be a whole number"):
+    with pytest.raises(InputError, match=r"'rank' parameter of hf.load must be a whole number"):
         load(tmp_path, rank=0)
 
 
 def test_layers_that_are_not_there_are_named():
-    with pytest.raises(InputError, match="No layer of the model is named queries. There are: q_proj, k_proj"):
+    with pytest.raises(InputError, match=r"No layer of the model is named queries. There are: q_proj, k_proj"):
         tiny_adapted(modules=["queries"])
 
 

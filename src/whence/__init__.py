@@ -11,6 +11,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     estimators/      outcome functions of a Problem: retraining is true; task vectors, GradEx and one step are estimates
     gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
     baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
+    hf/              fine-tuning of language models: sources of text as tasks, adapters as what is trained
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      scikit-learn regressors on that table, and fit, which makes one of runs and estimates

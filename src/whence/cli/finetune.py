@@ -1,4 +1,4 @@
-"""The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl --budget 20 -o run/``."""
+"""The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import sys
@@ -27,7 +27,8 @@ MOST_PAIRS = 5
 FEWEST_STEPS, MOST_STEPS = 20, 300
 
 ModelPlace = Annotated[
-    Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model or sequence classifier, or .gguf.")
+    Path,
+    typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model or sequence classifier, or .gguf."),
 ]
 Tasks = Annotated[list[Path], typer.Option("--tasks", "-t", metavar="FILE", help="Source, as JSONL. Repeatable.")]
 Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="Target, as JSONL. Repeatable.")]
@@ -54,9 +55,7 @@ Rank = Annotated[int, typer.Option(metavar="N", help="Rank.", min=1, rich_help_p
 Modules = Annotated[
     args.Names, typer.Option(metavar="NAME", help="Layers to adapt (default: all linear).", rich_help_panel=ADAPTER)
 ]
-Adapter = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="Adapter to continue.", rich_help_panel=ADAPTER)
-]
+Adapter = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Adapter to continue.", rich_help_panel=ADAPTER)]
 TemplateText = Annotated[
     str | None,
     typer.Option("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.",

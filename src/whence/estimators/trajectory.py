@@ -48,9 +48,7 @@ class Trajectory:
     loss: float
 
 
-def trace(
-    problem: Problem, recipe: Recipe, *, n_points: int, examples: int | None = None, seed: int = 0
-) -> Trajectory:
+def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | None = None, seed: int = 0) -> Trajectory:
     """Train on all tasks once, and note where each task pulls at equally spaced points.
 
     Parameters
@@ -66,8 +64,8 @@ def trace(
         What the examples of the run are drawn with.
     """
     wanted = sorted({round(step) for step in np.linspace(0, recipe.steps, n_points + 1)})
-    pulling = problem if examples is None else problem.with_examples(
-        problem.tasks.sample(examples, seed), problem.targets
+    pulling = (
+        problem if examples is None else problem.with_examples(problem.tasks.sample(examples, seed), problem.targets)
     )
     states: list[State] = []
     pulls: list[Tensor] = []

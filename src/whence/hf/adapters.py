@@ -278,5 +278,3 @@ def _import_peft() -> Any:
     except ImportError as error:
         raise InputError('Adapters need peft: pip install "whence[hf]".') from error
     return peft
-
-

@@ -205,9 +205,7 @@ def finetune(
     estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
     makers: dict[str, Any] = {
         SCORES: lambda: JointScores(on_loss, recipe, seed=seed),
-        MERGED: lambda: TaskVectors(
-            on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed
-        ),
+        MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
     }
     estimates = {
         name: _decided(measure(makers[name](), estimated, tasks=problem.task_names, path=kept(name.replace(" ", "_")),

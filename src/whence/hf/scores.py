@@ -1,7 +1,7 @@
 """Scores of one joint run as estimates: TRAK halfway along a training on all sources, as an outcome function.
 
-Every source gets one score per target, and a subset is worth the sum of those of its sources. It errs in other ways than
-merged adapters do, so that both together tell far more than either.
+Every source gets one score per target, and a subset is worth the sum of those of its sources. It errs in other ways
+than merged adapters do, so that both together tell far more than either.
 """
 
 from __future__ import annotations

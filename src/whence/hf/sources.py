@@ -169,7 +169,9 @@ def _format(fields: Mapping[str, Any], place: str) -> str:
 
 def _check_turns(turns: list[Any], where: str) -> None:
     for turn in turns:
-        if not (isinstance(turn, Mapping) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)):
+        if not (
+            isinstance(turn, Mapping) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)
+        ):
             raise InputError(f'{where} must hold turns such as {{"role": "user", "content": "…"}}. Got {turn!r:.80}.')
     if not turns:
         raise InputError(f"{where} is empty. Fill it in, or leave the line out.")
