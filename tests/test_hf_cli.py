@@ -123,13 +123,13 @@ main()
 
 
 def test_a_run_that_is_killed_goes_on_where_it_was(done, place, tmp_path):
-    given = arguments(place, tmp_path / "run", "--json", "--verify", 2)
+    given = arguments(place, tmp_path / "run", "--json")
     process = subprocess.run([sys.executable, "-c", f"FEW = {FEW}{KILLED}", *given], capture_output=True, text=True, timeout=300)
     assert process.returncode == -signal.SIGKILL, process.stderr
     kept = whence.read_outcomes(tmp_path / "run" / "true_runs")
     measured = int((~np.isnan(kept.values[:, 0])).sum())
     assert 0 < measured < kept.n_runs
-    result = run(place, tmp_path / "run", "--json", "--verify", 2)
+    result = run(place, tmp_path / "run", "--json")
     assert result.exit_code == 0, result.stderr
     assert f"Measuring {kept.n_runs - measured} rows" in result.stderr
     again, whole = json.loads(result.stdout), done[1]
@@ -154,7 +154,7 @@ def test_tables_are_printed_and_tokens_are_limited(done, place):
 
 def test_weights_several_targets_and_queries(place, tmp_path):
     other = write_jsonl(tmp_path / "other.jsonl", [{**row, "label": "no"} for row in texts(6, 7)])
-    result = run(place, tmp_path / "run", "--weights", "--per-query", "--target", other, "--json")
+    result = run(place, tmp_path / "run", "--weights", "--per-query", "--target", other, "--json", "--budget", 6)
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["chosen"]["goal"] == "mean/loss"

@@ -108,7 +108,8 @@ class Stack:
             return leaf.repeat(m, *[1] * (leaf.ndim - 1)) if dim is None else leaf.flatten(0, 1)
 
         given = [tree_map(partial(flat, dim=dim), arg) for arg, dim in zip(rest, in_dims[1:], strict=True)]
-        return function(state, *given).unflatten(0, (m, -1))
+        found = function(state, *given)
+        return found.reshape(m, -1, *found.shape[1:])
 
     def outcomes(self, state: State) -> dict[str, Floats]:
         """Outcomes of stacked states by name, (m,) or (m, q_t)."""

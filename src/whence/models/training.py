@@ -125,14 +125,15 @@ def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chu
                 raise
             chunks.size = n // 2
         make_room()
-    for leaf in leaves:
-        leaf.grad = torch.zeros_like(leaf)
+    totals = [torch.zeros_like(leaf) for leaf in leaves]
 
     def some(rows: slice) -> None:
-        for leaf, gradient in zip(leaves, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True):
-            leaf.grad += gradient
+        for total, gradient in zip(totals, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True):
+            total += gradient
 
     chunks.run(n, some)
+    for leaf, total in zip(leaves, totals, strict=True):
+        leaf.grad = total
 
 
 def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
