@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 TRAINING, ADAPTER, TEXT, RUNNING = "How runs are trained", "The adapter", "How examples are written", "Where it runs"
 MOST_PAIRS = 5
+SHORT = ("label", "completion")
 FEWEST_STEPS, MOST_STEPS = 20, 300
 
 ModelPlace = Annotated[
@@ -121,7 +122,8 @@ def finetune(
             rank=rank, modules=args.names_of(modules), adapter=adapter, seed=seed,
         )  # fmt: skip
         recipe = _recipe(prepared, steps, lr, batch_size)
-        how: dict[str, Any] = {"jobs": jobs} if engine is None else {"jobs": jobs, "engine": engine}
+        short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
+        how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
         problem = prepared.problem()
         plan = hf.plan_of(problem, recipe, budget)
         print_line("note", f"This takes {hf.plan_in_words(plan)}.")
