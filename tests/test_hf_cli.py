@@ -124,7 +124,9 @@ main()
 
 def test_a_run_that_is_killed_goes_on_where_it_was(done, place, tmp_path):
     given = arguments(place, tmp_path / "run", "--json")
-    process = subprocess.run([sys.executable, "-c", f"FEW = {FEW}{KILLED}", *given], capture_output=True, text=True, timeout=300)
+    process = subprocess.run(
+        [sys.executable, "-c", f"FEW = {FEW}{KILLED}", *given], capture_output=True, text=True, timeout=300
+    )
     assert process.returncode == -signal.SIGKILL, process.stderr
     kept = whence.read_outcomes(tmp_path / "run" / "true_runs")
     measured = int((~np.isnan(kept.values[:, 0])).sum())

@@ -128,7 +128,9 @@ def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chu
     totals = [torch.zeros_like(leaf) for leaf in leaves]
 
     def some(rows: slice) -> None:
-        for total, gradient in zip(totals, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True):
+        for total, gradient in zip(
+            totals, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True
+        ):
             total += gradient
 
     chunks.run(n, some)
