@@ -208,3 +208,13 @@ def test_the_same_model_is_used_by_every_problem_of_it():
     one, two = prepared.problem(), prepared.problem(accuracy=True)
     name = next(name for name in one.output_fn.fixed if "embed_tokens" in name)
     assert one.output_fn.fixed[name].data_ptr() == two.output_fn.fixed[name].data_ptr()
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_same_runs():
+    problem, recipe = tiny_problem(accuracy=True), whence.Recipe(steps=3, lr=0.02, batch_size=4)
+    retrain = whence.Retrain(problem, recipe, batched=False)
+    how = {"tasks": problem.task_names, "progress": False}
+    here = whence.measure(retrain, SUBSETS, engine="inline", **how)
+    there = whence.measure(retrain, SUBSETS, jobs=2, **how)
+    np.testing.assert_allclose(there.values, here.values, rtol=1e-5)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from whence.icl.language import import_transformers
 from whence.models.losses import Logistic, Metric
 
 LEAST = 1e-6  # loss of an example, below which there is nothing left to learn
@@ -24,7 +25,10 @@ ROWS = 512  # examples at once, so that short ones are not padded to the length 
 class TokenLoss(Logistic):
     """Mean negative log-likelihood of the trained tokens, from the log-odds in the first output."""
 
-    metrics: Mapping[str, Metric] = {"accuracy": lambda outputs, labels: (outputs[..., -1] > 0).to(outputs)}
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of these outputs, beside the loss."""
+        return {"accuracy": _ahead}
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return super().__call__(outputs[..., :1], labels)
@@ -42,7 +46,27 @@ class TokenLoss(Logistic):
         super().check(outputs[..., :1], labels, where)
 
 
-class Completions(nn.Module):
+class Wrapped(nn.Module):
+    """A model of transformers that takes stacked adapters, and can be sent to another process."""
+
+    takes_stacks = True
+    most_rows = ROWS
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = stackable(model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new, (type(self),), self.__dict__
+
+
+def _new(kind: type[Wrapped]) -> Wrapped:
+    """An empty wrapper; what goes into it is loaded after transformers, which must be imported with care."""
+    import_transformers()
+    return kind.__new__(kind)
+
+
+class Completions(Wrapped):
     """Log-odds of the trained tokens of each example, (n, 1), or with their lead as well, (n, 2).
 
     Parameters
@@ -59,12 +83,9 @@ class Completions(nn.Module):
     padding needs no mask.
     """
 
-    takes_stacks = True
-    most_rows = ROWS
-
     def __init__(self, model: nn.Module, *, lead: bool = False) -> None:
-        super().__init__()
-        self.model, self.lead = stackable(model), lead
+        super().__init__(model)
+        self.lead = lead
 
     def forward(self, input_ids: Tensor, places: Tensor) -> Tensor:
         if not _transformed():
@@ -98,15 +119,8 @@ class Completions(nn.Module):
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-class Classes(nn.Module):
+class Classes(Wrapped):
     """Logits (n, C) of a sequence classifier of transformers."""
-
-    takes_stacks = True
-    most_rows = ROWS
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = stackable(model)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         if not _transformed():
@@ -143,3 +157,8 @@ def stackable(model: nn.Module) -> nn.Module:
 def _transformed() -> bool:
     """Whether torch.func is at work, which may not look at the numbers that lengths depend on."""
     return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _ahead(outputs: Tensor, labels: Tensor) -> Tensor:
+    """1 where all trained tokens are what the model would write, else 0."""
+    return (outputs[..., -1] > 0).to(outputs)

@@ -209,12 +209,10 @@ def finetune(
     }
     estimates = {
         name: _decided(measure(makers[name](), estimated, tasks=problem.task_names, path=kept(name.replace(" ", "_")),
-                               engine="inline", seed=seed, progress=False), problem)
+                               engine="inline", seed=seed), problem)
         for name in plan.prices
     }  # fmt: skip
-    runs = measure(
-        Retrain(problem, recipe), subsets, tasks=problem.task_names, path=kept("true_runs"), seed=seed, **_workers(how)
-    )
+    runs = _true_runs(problem, recipe, subsets, path=kept("true_runs"), seed=seed, **how)
     truth = _decided(runs, problem)
     model = fit(truth, estimates=estimates or None, seed=seed)
     goal = truth.target_names[-1]
@@ -258,10 +256,8 @@ def verify(
         That of `finetune`; the runs here have others.
     """
     problem = prepared.problem(accuracy=accuracy)
-    runs = measure(
-        Retrain(problem, recipe), np.array(list(found.ways.values())), tasks=problem.task_names,
-        path=path, seed=seed + 1, seeds=seeds, **_workers(how),
-    )  # fmt: skip
+    ways = np.array(list(found.ways.values()))
+    runs = _true_runs(problem, recipe, ways, path=path, seed=seed + 1, seeds=seeds, **how)
     values = _decided(runs, problem).targets([found.goal]).values[:, 0].reshape(seeds, -1)
     frame = found.compared().drop(columns="measured")
     frame["true"], frame["std"] = values.mean(0), values.std(0, ddof=1) if seeds > 1 else np.nan
@@ -270,10 +266,12 @@ def verify(
     return frame
 
 
-def _workers(how: Mapping[str, Any]) -> dict[str, Any]:
-    """Where runs are made: in this process, where nothing else is said, so that the model is not loaded again."""
+def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
+    """Fine-tunings of subsets: by the workers that are asked for, or in this process, where the model is already."""
     alone = how.get("jobs", 1) == 1 and "engine" not in how
-    return {"progress": True, **({"engine": "inline"} if alone else {}), **how}
+    retrain = Retrain(problem, recipe, batched="auto" if alone else False)
+    where = {"progress": True, **({"engine": "inline"} if alone else {}), **how}
+    return measure(retrain, subsets, tasks=problem.task_names, **where)
 
 
 def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
