@@ -210,6 +210,15 @@ def test_the_same_model_is_used_by_every_problem_of_it():
     assert one.output_fn.fixed[name].data_ptr() == two.output_fn.fixed[name].data_ptr()
 
 
+@pytest.mark.parametrize("batched", [False, True])
+def test_blocks_that_run_again_take_less_memory_for_the_same_training(batched):
+    recipe = whence.Recipe(steps=4, lr=0.02, batch_size=4)
+    plain, again = (tiny_problem(checkpointing=given, dtype=torch.float64) for given in (False, True))
+    assert again.bytes_per_row < 0.6 * plain.bytes_per_row
+    losses = [whence.Retrain(p, recipe, batched=batched, batch_size=4)([1, 1], 0)["loss"] for p in (plain, again)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
 @pytest.mark.slow
 def test_two_processes_make_the_same_runs():
     problem, recipe = tiny_problem(accuracy=True), whence.Recipe(steps=3, lr=0.02, batch_size=4)

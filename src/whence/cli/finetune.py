@@ -66,6 +66,9 @@ MaxLength = Annotated[
     int | None, typer.Option(metavar="N", help="Tokens of an example, at most (default: 1024).", min=2,
                              rich_help_panel=TEXT)
 ]  # fmt: skip
+Checkpointing = Annotated[
+    bool, typer.Option("--checkpointing", help="Use less memory and more time.", rich_help_panel=RUNNING)
+]
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=RUNNING)
 ]
@@ -96,6 +99,7 @@ def finetune(
     template: TemplateText = None,
     max_length: MaxLength = None,
     device: Device = None,
+    checkpointing: Checkpointing = False,
     jobs: Jobs = 1,
     engine: EngineName = None,
     top: args.Top = None,
@@ -119,7 +123,7 @@ def finetune(
         hf.warn_of_leaks(leaks)
         prepared = _prepared(
             model, sources, targets, template=template, max_length=max_length, per_query=per_query, device=device,
-            rank=rank, modules=args.names_of(modules), adapter=adapter, seed=seed,
+            rank=rank, modules=args.names_of(modules), adapter=adapter, checkpointing=checkpointing, seed=seed,
         )  # fmt: skip
         recipe = _recipe(prepared, steps, lr, batch_size)
         short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import DataWarning, InputError, some_of
-from whence.hf.completions import Classes, Completions, TokenLoss
+from whence.hf.completions import Classes, Completions, TokenLoss, checkpointed
 from whence.hf.sources import Source
 from whence.hf.tokens import Rows, cut_in_words, padded, tokenize
 from whence.icl.language import context_of, import_transformers, load_pretrained
@@ -64,6 +64,7 @@ def load(
     adapter: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
+    checkpointing: bool = False,
     seed: int = 0,
 ) -> Adapted:
     """Load a causal language model or a sequence classifier, and give it an adapter.
@@ -84,20 +85,22 @@ def load(
         CUDA where there is one, if not given.
     dtype : dtype or str, optional
         Of the frozen model; bfloat16 on CUDA and float32 on a processor, if not given.
+    checkpointing : bool
+        Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory.
     seed : int
         Of the start of a new adapter.
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise InputError(f"must be a whole number, 1 or more. Got {rank!r} instead.", parameter="rank", of="hf.load")
-    peft = _import_peft()
+    _import_peft()
     where = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kept = dtype if dtype is not None else torch.bfloat16 if where.type == "cuda" else torch.float32
     classifier = _is_classifier(Path(path))
     kind = "AutoModelForSequenceClassification" if classifier else "AutoModelForCausalLM"
     model, tokenizer = load_pretrained(path, device=where, dtype=kept, kind=kind)
     return adapt(
-        model, tokenizer, rank=rank, modules=modules, alpha=alpha, adapter=adapter, seed=seed,
-        peft=peft,
+        model, tokenizer, rank=rank, modules=modules, alpha=alpha, adapter=adapter, checkpointing=checkpointing,
+        seed=seed,
     )  # fmt: skip
 
 
@@ -109,14 +112,16 @@ def adapt(
     modules: Sequence[str] = (),
     alpha: float | None = None,
     adapter: str | os.PathLike[str] | None = None,
+    checkpointing: bool = False,
     seed: int = 0,
-    peft: Any = None,
 ) -> Adapted:
     """Give a model of transformers that is at hand an adapter, as `load` does; it is changed in place."""
-    peft = peft or _import_peft()
+    peft = _import_peft()
     classifier = type(model).__name__.endswith(CLASSIFIER)
     classes = tuple(str(model.config.id2label[at]) for at in range(model.config.num_labels)) if classifier else ()
     model.requires_grad_(False)
+    if checkpointing:
+        checkpointed(model)
     if adapter is not None:
         if not (Path(adapter) / "adapter_config.json").exists():
             raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")

@@ -8,12 +8,15 @@ token is ahead of its best rival: all are what the model would write where it is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils.checkpoint import checkpoint
 
 from whence.icl.language import import_transformers
 from whence.models.losses import Logistic, Metric
@@ -152,6 +155,28 @@ def stackable(model: nn.Module) -> nn.Module:
         if type(layer) is nn.Linear and any(value.requires_grad for value in layer.parameters()):
             layer.__class__ = StackedLinear
     return model
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """The model itself, whose blocks keep only their inputs for a backward pass in training, and run again in it."""
+    kind = import_transformers().modeling_layers.GradientCheckpointingLayer
+    for block in model.modules():
+        if isinstance(block, kind):
+            block.forward = partial(_run_again, block, block.forward)
+    return model
+
+
+def _run_again(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not (block.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    # In the backward pass, the parameters that a function was called with are no longer in their places.
+    tensors = {**dict(block.named_parameters()), **dict(block.named_buffers())}
+
+    def run(*args: Any) -> Any:
+        with _reparametrize_module(block, tensors):
+            return forward(*args, **kwargs)
+
+    return checkpoint(run, *args, use_reentrant=False)
 
 
 def _transformed() -> bool:
