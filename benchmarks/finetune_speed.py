@@ -126,8 +126,12 @@ def along(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namesp
     stack = Stack(problem, batched=False)
     everything = np.ones((1, len(problem.task_names)))
     run = timed(lambda: train(stack, recipe, stack.start(1), everything, np.array([0])), problem.device)
-    print("\n| GradEx.along | in runs |\n|---|---|")
+    seen = counted(problem)
+    train(stack, recipe, stack.start(1), everything, np.array([0]))
+    passes_of_run = sum(seen)
+    print("\n| GradEx.along | in runs, by the clock | by passes |\n|---|---|---|")
     for examples in given.sampled:
+        seen.clear()
         features = whence.Features(examples=examples)
         began = time.perf_counter()
         made = whence.GradEx.along(problem, recipe, rank=given.directions, features=features)
@@ -136,9 +140,24 @@ def along(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namesp
         _ = made.members
         synchronize(problem.device)
         total = time.perf_counter() - began
-        print(f"| {examples} examples a task: the run and gradients on its way | {traced / run:.1f} |")
-        print(f"| … and features at {len(made.points)} points, {made.members[0].tasks.route} | {total / run:.1f} |")
+        print(f"| {examples} examples a task: the run and gradients on its way | {traced / run:.1f} | |")
+        points = f"… and features at {len(made.points)} points"
+        print(f"| {points}: all of it | {total / run:.1f} | {sum(seen) / passes_of_run:.1f} |")
     by_vmap(problem, made, run)
+
+
+def counted(problem: whence.Problem) -> list[int]:
+    """A list that gets the passes of every call of the model from now on: one per example, three where it is trained."""
+    seen: list[int] = []
+    for module in (problem.output_fn.module, problem.train_fn.module):
+        forward = module.forward
+
+        def counting(input_ids: torch.Tensor, places: torch.Tensor, forward=forward) -> torch.Tensor:  # type: ignore
+            seen.append(len(input_ids) * (3 if torch.is_grad_enabled() else 1))
+            return forward(input_ids, places)
+
+        module.forward = counting
+    return seen
 
 
 def by_vmap(problem: whence.Problem, made: whence.GradEx, run: float) -> None:
@@ -153,7 +172,7 @@ def by_vmap(problem: whence.Problem, made: whence.GradEx, run: float) -> None:
         work = routes.block_fn(output_fn, params, made.examples, made.projection(0), "reverse", "outputs")
         with passes(params, "float32"):
             seconds = timed(lambda work=work: work(inputs, labels), problem.device)
-        print(f"| features of the sample at one point, {name} | {seconds / run:.2f} |")
+        print(f"| features of the sample at one point, {name} | {seconds / run:.2f} | |")
     routes.layers_of = seen
 
 
