@@ -147,7 +147,7 @@ def along(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namesp
 
 
 def counted(problem: whence.Problem) -> list[int]:
-    """A list that gets the passes of every call of the model from now on: one per example, three where it is trained."""
+    """A list that gets the passes of every call of the model from now on: one per example, three in training."""
     seen: list[int] = []
     for module in (problem.output_fn.module, problem.train_fn.module):
         forward = module.forward
