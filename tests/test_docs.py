@@ -33,7 +33,7 @@ import hooks  # noqa: E402
 import snippets  # noqa: E402
 
 PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "api")
-MODULES = ("whence.baselines", "whence.evaluation", "whence.icl", "whence.display.plots")
+MODULES = ("whence.baselines", "whence.evaluation", "whence.hf", "whence.icl", "whence.display.plots")
 FOREIGN = re.compile(r"^(https?:)?//")
 
 
@@ -143,6 +143,8 @@ IN_THE_READERS_PLACE = {
     "# problem.py\n": "# problem.py\nimport whence\nfrom reader import model, tasks, inputs, labels\n",
     "# exp.py\nTASKS": "# exp.py\nfrom reader import train_my_model, loss, accuracy\nTASKS",
     " -n 500 ": " -n 60 ",  # less of the same
+    "data/*.jsonl": "data/a.jsonl data/b.jsonl",  # as a shell expands it
+    "--budget 20 --verify 3": "--budget 5 --verify 1 --steps 3",
 }
 READER = """
 import torch
@@ -186,6 +188,10 @@ def readme_folder(folder):
     for name, n in {"demos": 8, "val": 10}.items():
         rows = [{"text": one.text, "label": one.label} for one in examples(n, seed=n)]
         pd.DataFrame(rows).to_json(folder / f"{name}.jsonl", orient="records", lines=True)
+    (folder / "data").mkdir()
+    for seed, name in enumerate("ab", start=20):
+        rows = [{"text": one.text, "label": one.label} for one in examples(6, length=9, seed=seed)]
+        pd.DataFrame(rows).to_json(folder / "data" / f"{name}.jsonl", orient="records", lines=True)
 
 
 @pytest.mark.slow

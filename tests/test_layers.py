@@ -16,6 +16,7 @@ ROOMS = (
     "demo",
     "display",
     "datasets",
+    "hf",
     "icl",
     "rl",
     "answers",

@@ -12,6 +12,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
     baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task; of a joint run, to be fused
     ladder/          all of these in one table: what each costs here, how near it came, which to take
+    hf/              fine-tuning of language models: sources of text as tasks, adapters as what is trained
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
     rl/              outcome functions of agents: environments as tasks, judged by whole episodes
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
@@ -113,7 +114,9 @@ _HOME = {
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }
-_MODULES = {name: name for name in ("baselines", "datasets", "evaluation", "icl", "rl")} | {"plots": "display.plots"}
+_MODULES = {name: name for name in ("baselines", "datasets", "evaluation", "hf", "icl", "rl")} | {
+    "plots": "display.plots"
+}
 __all__ = sorted(_HOME)
 
 

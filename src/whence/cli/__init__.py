@@ -22,6 +22,7 @@ from whence.cli.benchmark import benchmark
 from whence.cli.design import design
 from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
+from whence.cli.finetune import finetune
 from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
@@ -45,7 +46,7 @@ Lower outcomes are better, unless named with --maximize.
 """
 START, MAKE, LOOK = "Start here", "Make the runs", "How much do the runs tell?"
 ASK, DECIDE = "What do tasks do?", "What next?"
-PROMPTS = "All of it, for prompts"
+LANGUAGE = "All of it, for language models"
 
 app = typer.Typer(
     help=FLOW,
@@ -129,7 +130,7 @@ COMMANDS: dict[str, list[Callable[..., None]]] = {
     LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],
-    PROMPTS: [icl],
+    LANGUAGE: [finetune, icl],
 }
 for panel, commands in COMMANDS.items():
     for each in commands:

@@ -167,7 +167,8 @@ class GradEx:
         where it ends, and the gradients of the tasks there span where it moves. Updates are measured, and penalised,
         from W₀, where training starts; the penalty is a share of the one that makes the linear model, solved for all
         tasks, end at the training loss of the run, so that how long is trained is taken into account. It costs the
-        run, a gradient of every example at about ``rank / 2K`` points, and the features.
+        run, a gradient of every example (or of as many as ``features`` says) at about ``rank / 2K`` points, and the
+        features.
 
         Parameters
         ----------
@@ -194,7 +195,8 @@ class GradEx:
         array([1.])
         """
         per_point = len(as_problem(problem).task_names) * recipe.update.directions_per_point
-        run = trace(problem, recipe, n_points=max(1, min(recipe.steps, rank // per_point)), seed=seed)
+        n_points = max(1, min(recipe.steps, rank // per_point))
+        run = trace(problem, recipe, n_points=n_points, examples=features.examples, seed=seed)
         near = {int(np.abs(np.array(run.steps) - share * recipe.steps).argmin()) for share in at}
         points = [run.points[i] for i in sorted(near)]
         made = cls(

@@ -48,7 +48,7 @@ class Trajectory:
     loss: float
 
 
-def trace(problem: Problem, recipe: Recipe, *, n_points: int, seed: int = 0) -> Trajectory:
+def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | None = None, seed: int = 0) -> Trajectory:
     """Train on all tasks once, and note where each task pulls at equally spaced points.
 
     Parameters
@@ -58,10 +58,15 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, seed: int = 0) -> 
         That of the runs to be estimated.
     n_points : int
         After W₀. Each costs a gradient of every example.
+    examples : int, optional
+        Examples of each task that its gradients are made of, drawn at random; all if None.
     seed : int
         What the examples of the run are drawn with.
     """
     wanted = sorted({round(step) for step in np.linspace(0, recipe.steps, n_points + 1)})
+    pulling = (
+        problem if examples is None else problem.with_examples(problem.tasks.sample(examples, seed), problem.targets)
+    )
     states: list[State] = []
     pulls: list[Tensor] = []
 
@@ -70,7 +75,7 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, seed: int = 0) -> 
             return
         states.append({name: value.detach().clone() for name, value in state.items()})
         (point,) = points_of(problem, states[-1:])
-        gradients = task_gradients(problem, point, side_by_side=False)
+        gradients = task_gradients(pulling, point, side_by_side=False)
         pulls.append(gradients)
         if (divisor := recipe.update.divisor(optimizer)) is not None:
             pulls.append(gradients / divisor)

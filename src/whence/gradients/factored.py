@@ -137,13 +137,7 @@ class Layers:
 
     def block(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
         """Outputs (b, C) and features (b, C, rank) of a batch."""
-        with torch.enable_grad():
-            outputs, seen = self.forward(inputs, readout)
-            totals, points = outputs.sum(dim=0), [use.output for use in seen]
-            gradients = [
-                torch.autograd.grad(total, points, retain_graph=c + 1 < len(totals), materialize_grads=True)
-                for c, total in enumerate(totals)
-            ]
+        outputs, seen, gradients = self.differentiated(inputs, readout)
         n, width = outputs.shape
         inputs_projected = [self._inputs(use, n) for use in seen]
         features = torch.zeros(n, width, self.projection.rank, device=outputs.device)
@@ -159,7 +153,18 @@ class Layers:
                 features[:, c, : sides[0] * sides[1]].view(n, *sides).baddbmm_(few.transpose(1, 2), many)
             for use, delta in zip(seen, gradients[c], strict=True):
                 self._add_vectors(features[:, c], use, delta)
-        return outputs.detach(), features
+        return outputs, features
+
+    def differentiated(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use], list[tuple[Tensor, ...]]]:
+        """Outputs (b, C), what the layers did, and for each output the gradient by what came out of each layer."""
+        with torch.enable_grad():
+            outputs, seen = self.forward(inputs, readout)
+            totals, points = outputs.sum(dim=0), [use.output for use in seen]
+            gradients = [
+                torch.autograd.grad(total, points, retain_graph=c + 1 < len(totals), materialize_grads=True)
+                for c, total in enumerate(totals)
+            ]
+        return outputs.detach(), seen, gradients
 
     def forward(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, list[_Use]]:
         """Run the model on a batch; return its outputs and what its layers did."""

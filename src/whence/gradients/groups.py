@@ -25,7 +25,7 @@ from whence.progress import track
 
 ROWS = 512  # examples of a group per pass, at most
 AT_ONCE = 4096  # examples of all groups per pass
-NUMBERS = 2**24  # in the gradients that are made side by side
+NUMBERS = 2**25  # in the gradients that are made side by side
 Reading = Callable[[Params], Tensor]  # gradients of b groups, tensors (b, ...) → what to keep of them, (b, ...)
 
 
@@ -68,9 +68,10 @@ def _gradients(
     """What ``read`` keeps of the gradient of the mean loss of each group, by the group of each example (n,)."""
     sizes = torch.bincount(owner)
     members = torch.split(torch.argsort(owner, stable=True), sizes.tolist())
+    stacks = getattr(getattr(point[0], "module", None), "takes_stacks", False)
     fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
-    portion = min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()), fits) if side_by_side else 1
-    portion = max(1, portion)
+    many = side_by_side or stacks
+    portion = max(1, min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()), fits)) if many else 1
     parts = []
     for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
         some = list(members[start : start + portion])
@@ -78,7 +79,7 @@ def _gradients(
         if len(some) == 1:
             found = _alone(problem, point, examples, some[0], rows)
         else:
-            found = _together(problem, point, examples, some, rows)
+            found = (_stacked if stacks else _together)(problem, point, examples, some, rows)
         _check(found, start, examples, owner, what)
         parts.append(read(found))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -106,20 +107,41 @@ def _together(problem: Problem, point: Point, examples: Examples, members: list[
     def mean(at: Params, inputs: Inputs, labels: Tensor, weights: Tensor) -> Tensor:
         return (problem.loss(output_fn(at, inputs), labels) * weights).sum()
 
-    like = next(iter(params.values()))
-    counts = torch.tensor([[len(group)] for group in members], device=like.device)
-    padded = pad_sequence(members, batch_first=True)
-    real = torch.arange(padded.shape[1], device=like.device) < counts
-    # Short groups are filled up with their first example, which does not count again.
-    filled, weights = torch.where(real, padded, padded[:, :1]), real.to(like) / counts
+    filled, weights = _filled(members, next(iter(params.values())))
     found = {name: torch.zeros(len(members), *p.shape, dtype=_wide(p), device=p.device) for name, p in params.items()}
     with differentiable():
-        for columns in torch.split(torch.arange(padded.shape[1], device=like.device), rows):
+        for columns in torch.split(torch.arange(filled.shape[1], device=filled.device), rows):
             inputs, labels = examples.rows(filled[:, columns])
             gradients = torch.func.vmap(torch.func.grad(mean), in_dims=(None, 0, 0, 0))
             for name, part in gradients(params, inputs, labels, weights[:, columns]).items():
                 found[name] += part
     return found
+
+
+def _stacked(problem: Problem, point: Point, examples: Examples, members: list[Tensor], rows: int) -> Params:
+    """The same of a module that takes stacked parameters: those of b equal models, each with the loss of its group."""
+    output_fn, params = point
+    filled, weights = _filled(members, next(iter(params.values())))
+    leaves = {name: value.detach().repeat(len(members), *[1] * value.ndim) for name, value in params.items()}
+    found = {name: torch.zeros_like(value, dtype=_wide(value)) for name, value in leaves.items()}
+    for value in leaves.values():
+        value.requires_grad_()
+    for columns in torch.split(torch.arange(filled.shape[1], device=filled.device), rows):
+        inputs, labels = examples.rows(filled[:, columns].flatten())
+        with torch.enable_grad():
+            loss = (problem.loss(output_fn(leaves, inputs), labels) * weights[:, columns].flatten()).sum()
+        parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+        for sum_, part in zip(found.values(), parts, strict=True):
+            sum_ += part
+    return found
+
+
+def _filled(members: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of b groups, (b, n), and what each counts: short ones are filled up with their first, which counts 0."""
+    counts = torch.tensor([[len(group)] for group in members], device=like.device)
+    padded = pad_sequence(members, batch_first=True)
+    real = torch.arange(padded.shape[1], device=like.device) < counts
+    return torch.where(real, padded, padded[:, :1]), real.to(like) / counts
 
 
 def _wide(value: Tensor) -> torch.dtype:

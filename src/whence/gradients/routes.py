@@ -1,7 +1,8 @@
 """Three routes to the projected gradients of a batch, and what each costs.
 
 - *forward*: the Jacobian-vector product along each row of P gives all C outputs at once: ``rank`` passes for any C;
-- *reverse*: the gradient of each output of each example, then P applied to it: C passes, and d × rank products;
+- *reverse*: the gradient of each output of each example, then P applied to it: C passes, and d × rank products. Where
+  P is a subspace and the layers allow it, gradients are made layer by layer from what these see, without vmap;
 - *factored*: `whence.gradients.factored`, from what layers see, with Kronecker directions: C backward passes, no more.
 """
 
@@ -17,8 +18,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from whence.errors import InputError, did_you_mean
+from whence.gradients.along import block_along, layers_of
 from whence.gradients.factored import Kronecker, Layers
-from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, flatten, n_params, split
+from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.metrics import margin
@@ -106,6 +108,8 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
     if route == "factored":
         layers = Layers.checked(output_fn, params, projection, examples.rows(slice(0, 3))[0])  # type: ignore[arg-type]
         return lambda inputs, labels: layers.block(inputs, readout(of, labels))
+    if route == "reverse" and isinstance(projection, Subspace) and (seen := layers_of(output_fn, params, examples)):
+        return lambda inputs, labels: block_along(seen, projection.directions, inputs, readout(of, labels))
 
     def along(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         read = readout(of, labels)

@@ -80,30 +80,8 @@ class LanguageModel:
             "auto": as stored.
         batch_size : int
         """
-        place = Path(path)
-        transformers = import_transformers()
-        if not place.exists():
-            raise InputError(f"{place}: there is no such folder. Give the folder of a model, or a GGUF file.")
-        folder, more = (str(place.parent), {"gguf_file": place.name}) if place.is_file() else (str(place), {})
-        if not more and not (place / "config.json").exists():
-            raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
-        except Exception as error:  # transformers raises half a dozen kinds
-            raise InputError(
-                f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
-                f"tokenizer.save_pretrained(folder). ({_first_line(error)})"
-            ) from error
-        where = _device(device)
-        # Fused attention lacks some derivatives on a processor.
-        attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
-        try:
-            model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, **_CLOSED, weights_only=True, dtype=dtype, **attention, **more
-            )
-        except Exception as error:
-            raise InputError(f"{place}: the model cannot be loaded ({_first_line(error)}).") from error
-        return cls(model.to(where), tokenizer, batch_size=batch_size)
+        model, tokenizer = load_pretrained(path, device=device, dtype=dtype)
+        return cls(model, tokenizer, batch_size=batch_size)
 
     @property
     def batch_size(self) -> int:
@@ -118,18 +96,12 @@ class LanguageModel:
     @property
     def context(self) -> int:
         """Tokens that a prompt may have."""
-        config = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
-        most = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
-        return int(most) if most else 1 << 30
+        return context_of(self.config)
 
     @property
     def start(self) -> list[int]:
         """Special tokens that the tokenizer puts before a text."""
-        text = "x"
-        plain = self.encode(text)
-        full = list(self.tokenizer(text).input_ids)
-        places = range(len(full) - len(plain) + 1)
-        return next((full[:at] for at in places if full[at : at + len(plain)] == plain), [])
+        return start_of(self.tokenizer)
 
     def encode(self, text: str) -> list[int]:
         """Tokens of a text, without special ones."""
@@ -243,6 +215,62 @@ class LanguageModel:
     def _call(self, **given: Any) -> Any:
         """Call the model with what it has parameters for."""
         return self.model(**{name: value for name, value in given.items() if name in self._accepts})
+
+
+def load_pretrained(
+    path: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str = "auto",
+    kind: str = "AutoModelForCausalLM",
+) -> tuple[Any, Any]:
+    """Model and tokenizer of a folder or a GGUF file; nothing is downloaded, and no code in the folder is run.
+
+    Parameters
+    ----------
+    path, device, dtype
+        As for `LanguageModel.load`.
+    kind : str
+        Class of transformers that loads the model.
+    """
+    place = Path(path)
+    transformers = import_transformers()
+    if not place.exists():
+        raise InputError(f"{place}: there is no such folder. Give the folder of a model, or a GGUF file.")
+    folder, more = (str(place.parent), {"gguf_file": place.name}) if place.is_file() else (str(place), {})
+    if not more and not (place / "config.json").exists():
+        raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
+    except Exception as error:  # transformers raises half a dozen kinds
+        raise InputError(
+            f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
+            f"tokenizer.save_pretrained(folder). ({_first_line(error)})"
+        ) from error
+    where = _device(device)
+    # Fused attention lacks some derivatives on a processor.
+    attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
+    try:
+        model = getattr(transformers, kind).from_pretrained(
+            folder, **_CLOSED, weights_only=True, dtype=dtype, **attention, **more
+        )
+    except Exception as error:
+        raise InputError(f"{place}: the model cannot be loaded ({_first_line(error)}).") from error
+    return model.to(where), tokenizer
+
+
+def start_of(tokenizer: Any) -> list[int]:
+    """Special tokens that a tokenizer puts before a text."""
+    plain, full = (list(tokenizer("x", add_special_tokens=special).input_ids) for special in (False, True))
+    places = range(len(full) - len(plain) + 1)
+    return next((full[:at] for at in places if full[at : at + len(plain)] == plain), [])
+
+
+def context_of(config: Any) -> int:
+    """Tokens that a model reads at most, as its configuration says."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    most = getattr(text, "max_position_embeddings", None) or getattr(text, "n_positions", None)
+    return int(most) if most else 1 << 30
 
 
 def import_transformers() -> Any:

@@ -265,24 +265,29 @@ def read_examples(
         Names are this and a number where there is no ``id``.
     """
     where = Path(path)
-    try:
-        lines = where.read_text(encoding="utf-8").split("\n")  # splitlines would break text at other signs too
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: this is not text in UTF-8. Give a file with one JSON object per line.") from error
     found: list[Example] = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            record = _record(line, f"{where}, line {number}")
-            content, answer = (_field(record, name, f"{where}, line {number}") for name in (text, label))
-            found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
+    for place, record in read_records(where):
+        content, answer = (_field(record, name, place) for name in (text, label))
+        found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
     if not found:
         raise InputError(f"{where}: the file is empty. Give one JSON object per line, with {text!r} and {label!r}.")
     times = Counter(example.name for example in found)
     if twice := sorted(name for name, number in times.items() if number > 1):
         raise InputError(f"{where}: the ids must differ. Given more than once: {some_of(twice)}.")
     return found
+
+
+def read_records(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Objects of a file with one JSON object per line, each with its place: "reviews.jsonl, line 3"."""
+    where = Path(path)
+    try:
+        lines = where.read_text(encoding="utf-8").split("\n")  # splitlines would break text at other signs too
+    except OSError as error:
+        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: this is not text in UTF-8. Give a file with one JSON object per line.") from error
+    places = ((f"{where}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    return [(place, _record(line, place)) for place, line in places]
 
 
 def _record(line: str, where: str) -> dict[str, Any]:

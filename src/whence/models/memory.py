@@ -92,11 +92,15 @@ class Chunks:
                 start = stop
                 continue
             self.size = max(1, (stop - start) // 2)
-            # The tensors of the failed attempt are in reference cycles with its traceback.
-            gc.collect()
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
+            make_room()
         return parts
+
+
+def make_room() -> None:
+    """Free what a failed attempt leaves behind: its tensors are in reference cycles with its traceback."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _attempt(work: Callable[[slice], Any], rows: slice) -> tuple[Any, bool]:
@@ -104,10 +108,11 @@ def _attempt(work: Callable[[slice], Any], rows: slice) -> tuple[Any, bool]:
     try:
         return work(rows), True
     except RuntimeError as error:
-        if rows.stop - rows.start == 1 or not _out_of_memory(error):
+        if rows.stop - rows.start == 1 or not out_of_memory(error):
             raise
         return None, False
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory has run out."""
     return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)

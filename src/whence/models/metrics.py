@@ -59,7 +59,8 @@ def metrics_named(
     >>> list(metrics_named(["loss", "accuracy"], CrossEntropy()))
     ['loss', 'accuracy']
     """
-    known: dict[str, Metric] = {"loss": loss, **METRICS}
+    own: dict[str, Metric] = {"loss": loss, **getattr(loss, "metrics", {})}
+    known = {**METRICS, **own}
     found: dict[str, Metric] = {}
     for name, one in _pairs(given):
         if not isinstance(one, str):
@@ -67,7 +68,7 @@ def metrics_named(
             continue
         if one not in known:
             raise InputError(f"There is no metric {one!r}. {did_you_mean(one, known)}")
-        found[name] = loss if one == "loss" else _of_classes(one, loss, labels, shape)
+        found[name] = own[one] if one in own else _of_classes(one, loss, labels, shape)
     return found
 
 

@@ -1,24 +1,27 @@
 """Many models of one problem at once: m states, their parameters in tensors of shape (m, ...).
 
 A stack is run side by side under ``torch.func.vmap``, so that a graphics card runs as many kernels as for one model. A
-model that does not allow it is run once per state, with the same results.
+model that does not allow it is run once per state, with the same results. A module with ``takes_stacks`` needs no vmap:
+it takes parameters (m, ...) and m · n rows of inputs, model after model, and gives m · n rows of outputs.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._pytree import tree_map
 
 from whence.arrays import Floats
 from whence.errors import DataWarning, InputError
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import plain_attention
-from whence.models.memory import free_bytes
+from whence.models.memory import Chunks, free_bytes
 from whence.models.metrics import Metric
 from whence.models.problem import Problem, State, as_problem
 from whence.models.targets import by_target
@@ -75,7 +78,7 @@ class Stack:
         """Outputs of stacked states on the same inputs, (m, n, C), as when the model is used."""
         output_fn = self.problem.output_fn
         if self.batched:
-            return side_by_side(output_fn, (0, None), state, inputs)
+            return self.side_by_side(output_fn, (0, None), state, inputs)
         return torch.stack([output_fn(one, inputs) for one in unstacked(state)])
 
     @torch.no_grad()
@@ -83,14 +86,30 @@ class Stack:
         """Metrics of stacked states on every one of the examples, {metric: (m, n)}."""
         m = len(next(iter(state.values())))
         fits = free_bytes(self.problem.device) // (m * self.problem.bytes_per_row)
-        parts: dict[str, list[Tensor]] = {name: [] for name in metrics}
-        for block in examples.blocks(max(1, min(fits, len(examples)))):
+        most = getattr(self.problem.output_fn.module, "most_rows", len(examples) * m) // m
+
+        def some(block: slice) -> dict[str, Tensor]:
             inputs, labels = examples.rows(block)
             outputs = self.outputs(state, inputs)
             outputs = outputs.to(torch.promote_types(outputs.dtype, torch.float32))
-            for name, metric in metrics.items():
-                parts[name].append(metric(outputs, labels))
-        return {name: torch.cat(part, dim=1) for name, part in parts.items()}
+            return {name: metric(outputs, labels) for name, metric in metrics.items()}
+
+        parts = Chunks(min(fits, most)).run(len(examples), some)
+        return {name: torch.cat([part[name] for part in parts], dim=1) for name in metrics}
+
+    def side_by_side(self, function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
+        """Results (m, n, …) of a function of one model and n examples for all models, as `side_by_side` has them."""
+        if not getattr(self.problem.output_fn.module, "takes_stacks", False):
+            return side_by_side(function, in_dims, *args)
+        state, *rest = args
+        m = len(next(iter(state.values())))
+
+        def flat(leaf: Tensor, dim: int | None) -> Tensor:
+            return leaf.repeat(m, *[1] * (leaf.ndim - 1)) if dim is None else leaf.flatten(0, 1)
+
+        given = [tree_map(partial(flat, dim=dim), arg) for arg, dim in zip(rest, in_dims[1:], strict=True)]
+        found = function(state, *given)
+        return found.reshape(m, -1, *found.shape[1:])
 
     def outcomes(self, state: State) -> dict[str, Floats]:
         """Outcomes of stacked states by name, (m,) or (m, q_t)."""
@@ -107,8 +126,8 @@ class Stack:
         try:
             with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
                 warnings.filterwarnings("error", message="There is a performance drop")
-                side_by_side(problem.losses, (0, None, None), two, *problem.some_rows(problem.tasks))
-                side_by_side(problem.output_fn, (0, None), two, problem.some_rows(problem.targets)[0])
+                self.side_by_side(problem.losses, (0, None, None), two, *problem.some_rows(problem.tasks))
+                self.side_by_side(problem.output_fn, (0, None), two, problem.some_rows(problem.targets)[0])
         except Exception as error:
             text = " ".join(str(error).split())
             if "randomness" in text:

@@ -19,11 +19,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.arrays import Floats, Integers
 from whence.models.examples import Inputs
+from whence.models.memory import Chunks, make_room, out_of_memory
 from whence.models.optimizers import lengths, like
 from whence.models.problem import Problem, State, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import Draws, draw_batches, example_shares, task_shares
-from whence.models.stack import Stack, side_by_side, unstacked
+from whence.models.stack import Stack, unstacked
 
 Watch = Callable[[int, State, torch.optim.Optimizer], None]
 Batch = tuple[Inputs, Tensor, Tensor | float]  # inputs, labels, and what the loss of each example counts
@@ -65,10 +66,10 @@ def train(
         batches = _batches(stack, recipe, subsets[rows], seeds[rows], steps, draws)
         each = [int(seed) for seed in seeds[rows]]
         if stack.batched:
-            part = _descend(problem, recipe, part, batches, each, watch, stacked=True)
+            part = _descend(stack, recipe, part, batches, each, watch)
         else:
             with problem.own_randomness(each[0]):  # only here may the model draw any, as dropout does
-                part = _descend(problem, recipe, unstacked(part)[0], batches, each, watch, stacked=False)
+                part = _descend(stack, recipe, unstacked(part)[0], batches, each, watch)
         for name, value in part.items():
             state[name][place] = value
     return state
@@ -84,16 +85,17 @@ def bytes_per_model(problem: Problem, recipe: Recipe) -> int:
 
 
 def _descend(
-    problem: Problem, recipe: Recipe, state: State, batches: Iterator[Batch], seeds: list[int], watch: Watch | None, *,
-    stacked: bool,
-) -> State:  # fmt: skip
-    """Take the steps of the recipe."""
+    stack: Stack, recipe: Recipe, state: State, batches: Iterator[Batch], seeds: list[int], watch: Watch | None
+) -> State:
+    """Take the steps of the recipe, of stacked models or of a single one."""
+    problem, stacked = stack.problem, stack.batched
     dims = (0, 0, 0) if recipe.batch_size else (0, None, None)
-    losses = partial(side_by_side, problem.losses, dims) if stacked else problem.losses
+    half = torch.autocast(problem.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    losses = half(partial(stack.side_by_side, problem.losses, dims) if stacked else problem.losses)
     leaves = [state[name].requires_grad_() for name in problem.trained]
     buffers = [value for name, value in state.items() if name not in problem.trained]
     optimizer, normal = recipe.update.make(recipe, leaves), _normal(seeds, leaves, stacked=stacked)
-    half = torch.autocast(problem.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16")
+    axis, chunks = int(stacked and recipe.batch_size is not None), Chunks(recipe.batch_size or len(problem.tasks))
     step = -1
     for step, batch in enumerate(batches):
         if watch is not None:
@@ -101,11 +103,9 @@ def _descend(
         once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are
 
         def backward(batch: Batch = batch, once: list[Tensor] = once) -> None:
-            for inputs, labels, weights in _parts(batch, recipe, stacked=stacked):
-                with half:
-                    found = losses(state, inputs, labels)
-                # backward gives gradients the layout of their parameters, which fused optimizers take for granted.
-                torch.autograd.backward((found * weights).sum(), inputs=leaves)
+            for inputs, labels, weights in _parts(batch, recipe, axis):
+                loss = partial(_loss_of, losses, state, (inputs, labels), weights, axis)
+                _backward(loss, labels.shape[axis], leaves, chunks)
             for value, kept in zip(buffers, once, strict=False):
                 value.copy_(kept)
             if recipe.update.passes > 1 and not once:
@@ -123,13 +123,12 @@ def _descend(
     return {name: value.detach() for name, value in state.items()}
 
 
-def _parts(batch: Batch, recipe: Recipe, *, stacked: bool) -> Iterator[Batch]:
-    """Yield the batch in as many parts as the recipe has it."""
+def _parts(batch: Batch, recipe: Recipe, axis: int) -> Iterator[Batch]:
+    """Yield the batch in as many parts as the recipe has it; full batches are shared by all models."""
     if recipe.accumulate == 1:
         yield batch
         return
     inputs, labels, weights = batch
-    axis = 1 if stacked and recipe.batch_size else 0  # of examples; full batches are shared by all models
     n = labels.shape[axis]
     bounds = [round(part * n / recipe.accumulate) for part in range(recipe.accumulate + 1)]
     for start, stop in pairwise(bounds):
@@ -151,6 +150,41 @@ def _normal(seeds: list[int], leaves: list[Tensor], *, stacked: bool) -> Callabl
         return [part.view_as(leaf).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
 
     return draw
+
+
+def _loss_of(
+    losses: Callable[..., Tensor], state: State, batch: tuple[Inputs, Tensor], weights: Tensor | float, axis: int,
+    rows: slice,
+) -> Tensor:  # fmt: skip
+    """What some rows of a batch add to the loss of a step."""
+    some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch)
+    return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
+
+
+def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chunks: Chunks) -> None:
+    """Add the gradients of a loss that is a sum over n examples: of half as many at a time once memory has run out."""
+    before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+    if chunks.size >= n:
+        try:
+            # backward gives gradients the memory layout of their parameters, which fused optimizers take for granted.
+            torch.autograd.backward(loss(slice(0, n)), inputs=leaves)
+            return
+        except RuntimeError as error:
+            if n == 1 or not out_of_memory(error):
+                raise
+            chunks.size = n // 2
+        make_room()
+    totals = [torch.zeros_like(leaf) for leaf in leaves]
+
+    def some(rows: slice) -> None:
+        for total, gradient in zip(
+            totals, torch.autograd.grad(loss(rows), leaves, materialize_grads=True), strict=True
+        ):
+            total += gradient
+
+    chunks.run(n, some)
+    for leaf, total, grad in zip(leaves, totals, before, strict=True):
+        leaf.grad = total if grad is None else total + grad
 
 
 def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:

@@ -1,0 +1,242 @@
+"""The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from whence.cli import arguments as args
+from whence.cli.shell import Answer, print_line
+from whence.display.layout import Page, Row, remark, table, title
+from whence.display.numbers import decimals, number, share, span
+from whence.display.pages import attribution_page, interactions_page, model_page, selection_page
+from whence.errors import InputError, counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from whence.hf import Finetuned, Prepared
+    from whence.models.recipe import Recipe
+
+TRAINING, ADAPTER, TEXT, RUNNING = "How runs are trained", "The adapter", "How examples are written", "Where it runs"
+MOST_PAIRS = 5
+SHORT = ("label", "completion")
+FEWEST_STEPS, MOST_STEPS = 20, 300
+
+ModelPlace = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model or sequence classifier, or .gguf."),
+]
+Tasks = Annotated[list[Path], typer.Option("--tasks", "-t", metavar="FILE", help="Source, as JSONL. Repeatable.")]
+Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="Target, as JSONL. Repeatable.")]
+Folder = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
+]
+More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More sources, as a shell expands them.")]
+RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
+Tokens = Annotated[float | None, typer.Option(metavar="N", help="Choose sources of at most N tokens.", min=1)]
+Weights = Annotated[bool, typer.Option("--weights", help="Choose a weight for each source.")]
+Verify = Annotated[int, typer.Option(metavar="N", help="Train what is chosen and its rivals, N times each.", min=0)]
+Column = Annotated[
+    str | None, typer.Option("--source-column", metavar="NAME", help="Field that names the source of an example.")
+]
+PerQuery = Annotated[bool, typer.Option("--per-query", help="Record the loss of every target example too.")]
+Steps = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Steps of a run (default: once over all sources, 20 to 300).", min=1,
+                 rich_help_panel=TRAINING),
+]  # fmt: skip
+Rate = Annotated[float, typer.Option("--lr", metavar="RATE", help="Learning rate.", rich_help_panel=TRAINING)]
+BatchSize = Annotated[int, typer.Option(metavar="N", help="Examples in a batch.", min=1, rich_help_panel=TRAINING)]
+Rank = Annotated[int, typer.Option(metavar="N", help="Rank.", min=1, rich_help_panel=ADAPTER)]
+Modules = Annotated[
+    args.Names, typer.Option(metavar="NAME", help="Layers to adapt (default: all linear).", rich_help_panel=ADAPTER)
+]
+Adapter = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Adapter to continue.", rich_help_panel=ADAPTER)]
+TemplateText = Annotated[
+    str | None,
+    typer.Option("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.",
+                 rich_help_panel=TEXT),
+]  # fmt: skip
+MaxLength = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens of an example, at most (default: 1024).", min=2,
+                             rich_help_panel=TEXT)
+]  # fmt: skip
+Checkpointing = Annotated[
+    bool, typer.Option("--checkpointing", help="Use less memory and more time.", rich_help_panel=RUNNING)
+]
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=RUNNING)
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers.", rich_help_panel=RUNNING)]
+EngineName = Annotated[
+    str | None, typer.Option("--engine", metavar="NAME", help="local, ray or inline.", rich_help_panel=RUNNING)
+]
+
+
+def finetune(
+    model: ModelPlace,
+    tasks: Tasks,
+    target: Targets,
+    output: Folder,
+    more_tasks: More = None,
+    budget: RunBudget = 20,
+    tokens: Tokens = None,
+    weights: Weights = False,
+    verify: Verify = 0,
+    source_column: Column = None,
+    per_query: PerQuery = False,
+    steps: Steps = None,
+    lr: Rate = 2e-4,
+    batch_size: BatchSize = 16,
+    rank: Rank = 8,
+    modules: Modules = None,
+    adapter: Adapter = None,
+    template: TemplateText = None,
+    max_length: MaxLength = None,
+    device: Device = None,
+    checkpointing: Checkpointing = False,
+    jobs: Jobs = 1,
+    engine: EngineName = None,
+    top: args.Top = None,
+    seed: args.Seed = 0,
+    as_json: args.Json = False,
+) -> None:
+    """Find the sources of text to fine-tune a language model on.
+
+    A source is a JSONL file with an object per line: "messages", "prompt" and "completion", "text" and "label", or
+    "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
+    The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
+    """
+    from whence import hf
+
+    with redirect_stdout(sys.stderr):
+        sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
+        targets = hf.read_sources(target)
+        if len(sources) < 2:
+            raise InputError("To choose from, there must be at least two sources. Got one.")
+        leaks = hf.find_leaks(sources, targets)
+        hf.warn_of_leaks(leaks)
+        prepared = _prepared(
+            model, sources, targets, template=template, max_length=max_length, per_query=per_query, device=device,
+            rank=rank, modules=args.names_of(modules), adapter=adapter, checkpointing=checkpointing, seed=seed,
+        )  # fmt: skip
+        recipe = _recipe(prepared, steps, lr, batch_size)
+        short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
+        how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
+        problem = prepared.problem()
+        plan = hf.plan_of(problem, recipe, budget)
+        print_line("note", f"This takes {hf.plan_in_words(plan)}.")
+        print_line("note", f"A run has {recipe}. {prepared.adapted}.")
+        found = hf.finetune(
+            prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how
+        )
+        page, document = _page(found, top), _document(found, prepared, leaks)
+        if verify:
+            frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
+            page += _verified_page(frame, verify)
+            document["verified"] = frame.to_dict("records")
+        place = output / "report.html"
+        _report(found, place, seed)
+        document["report"] = str(place)
+        page.append(Text(f"Written to {place}: open it in a browser."))
+    Answer(document, page).print(as_json=as_json)
+
+
+def _prepared(model: Path, sources: Any, targets: Any, *, template: str | None, max_length: int | None,
+              per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
+    from whence import hf
+    from whence.icl import Template
+    from whence.icl.language import import_transformers
+
+    import_transformers().utils.logging.disable_progress_bar()
+    written = None if template is None else Template(template.replace("\\n", "\n"))
+    adapted = hf.load(model, **how)
+    return hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
+
+
+def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
+    """Once over all sources, where the number of steps is not given; the rate rises at first, and falls to 0."""
+    import whence
+
+    examples = sum(len(rows.rows) for rows in prepared.tasks)
+    taken = steps or min(MOST_STEPS, max(FEWEST_STEPS, -(-examples // batch_size)))
+    return whence.Recipe(
+        steps=taken, lr=lr, batch_size=batch_size, schedule="linear", warmup=taken // 10, clip=1.0, weighting="sample"
+    )
+
+
+def _report(found: "Finetuned", place: Path, seed: int) -> None:
+    import whence
+
+    whence.report(found.model, place, seed=seed)
+
+
+# ---- what is printed -------------------------------------------------------------------------------------
+
+
+def _document(found: "Finetuned", prepared: "Prepared", leaks: list[Any]) -> dict[str, Any]:
+    chosen = found.chosen
+    return {
+        "plan": {**found.plan.prices, "true runs": found.plan.n_true},
+        "sources": found.attribution.to_frame().to_dict("records"),
+        "pairs": [] if found.pairs is None else found.pairs.to_frame(top=MOST_PAIRS).to_dict("records"),
+        "tokens": prepared.tokens,
+        "chosen": {
+            "sources": dict(zip(chosen.tasks, chosen.subset[chosen.subset > 0].tolist(), strict=True)),
+            "goal": found.goal,
+            "tokens": sum(prepared.tokens[name] for name in chosen.tasks),
+        },
+        "compared": found.compared().to_dict("records"),
+        "leaks": [vars(leak) for leak in leaks],
+        "cut": {rows.name: rows.n_cut for rows in (*prepared.tasks, *prepared.targets) if rows.n_cut},
+        "quality": found.model.quality(),
+        "trust": str(found.model).splitlines(),
+    }
+
+
+def _page(found: "Finetuned", top: int | None) -> Page:
+    from whence.answers.prediction import predicted_at
+
+    targets, chosen, model = found.model.target_names, found.chosen, found.model
+    pairs = [] if found.pairs is None else interactions_page(found.pairs, [found.goal], top=MOST_PAIRS)
+    frame = predicted_at(model, chosen.subset[None], chosen.predicted[None], chosen.std[None]).to_frame()
+    frame = frame.assign(expected=chosen.expected, low=chosen.low, high=chosen.high)
+    return [
+        *attribution_page(found.attribution, targets, top=top),
+        *pairs,
+        *selection_page(chosen, frame, model.outcomes),
+        *_compared_page(found.compared(), found.goal),
+        title("How far to trust it"),
+        *model_page(model),
+    ]
+
+
+def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
+    places = decimals((frame["high"] - frame["low"]) / 4)
+    rows: list[Row] = [
+        [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
+         number(row["measured"], places), row["sources"]]
+        for row in frame.to_dict("records")
+    ]  # fmt: skip
+    return [
+        title(f"Beside other ways to train: {goal} (lower is better)"),
+        table(["train on", "expected", "90% interval", "measured", "sources"], rows, left=["sources"]),
+        remark("expected: of a new run; of what was picked as the best of many, corrected for that"),
+    ]
+
+
+def _verified_page(frame: "pd.DataFrame", seeds: int) -> Page:
+    places = decimals((frame["high"] - frame["low"]) / 4)
+    known = [name for name in frame.columns if name.endswith("accuracy")]
+    rows: list[Row] = [
+        [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
+         number(row["true"], places), number(row["std"], places), *(share(row[name]) for name in known)]
+        for row in frame.to_dict("records")
+    ]  # fmt: skip
+    columns = ["train on", "expected", "90% interval", "true", "std of runs", *known]
+    return [title(f"Trained for real, {counted(seeds, 'run')} each"), table(columns, rows)]

@@ -1,0 +1,42 @@
+"""Fine-tuning of language models: which sources of text help a target, which hurt, and which to train on.
+
+Tasks are sources of text, a subset is a training set, and its outcome is the loss on the targets after fine-tuning an
+adapter. The flow, and where each step lives::
+
+    sources.py       JSONL files and datasets as named sources; what targets and sources have in common
+    tokens.py        examples as tokens, of which those of answers are trained
+    completions.py   a language model as a module with one output; many adapters over one frozen model
+    adapters.py      a model loaded with a LoRA adapter, and the Problem of training it
+    scores.py        scores of one joint run, as estimates of any subset
+    mixing.py        all of it in one call: what a budget of runs tells, and the sources to use
+
+`Prepared.problem` gives a `whence.Problem`, with which everything else works: retraining, merging, gradients,
+baselines.
+"""
+
+from whence.hf.adapters import Adapted, Prepared, adapt, load, prepare
+from whence.hf.mixing import Finetuned, Plan, finetune, plan_in_words, plan_of, verify
+from whence.hf.scores import JointScores
+from whence.hf.sources import Leak, Record, Source, find_leaks, read_sources, sources_of, warn_of_leaks
+
+__all__ = [
+    "Adapted",
+    "Finetuned",
+    "JointScores",
+    "Leak",
+    "Plan",
+    "Prepared",
+    "Record",
+    "Source",
+    "adapt",
+    "find_leaks",
+    "finetune",
+    "load",
+    "plan_in_words",
+    "plan_of",
+    "prepare",
+    "read_sources",
+    "sources_of",
+    "verify",
+    "warn_of_leaks",
+]

@@ -1,0 +1,285 @@
+"""Language models with adapters: loaded, given a LoRA adapter or one to go on with, and made a Problem.
+
+What is trained are the adapters, in single precision, over a frozen model in the precision it is kept in. Everything
+that takes a Problem then works for fine-tuning: retraining, merging, gradients, baselines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from whence.errors import DataWarning, InputError, some_of
+from whence.hf.completions import Classes, Completions, TokenLoss, checkpointed
+from whence.hf.sources import Source
+from whence.hf.tokens import Rows, cut_in_words, padded, tokenize
+from whence.icl.language import context_of, import_transformers, load_pretrained
+from whence.icl.prompts import Template
+from whence.models.problem import Problem
+
+CLASSIFIER = "ForSequenceClassification"
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model of transformers with adapters to train, and its tokenizer.
+
+    Attributes
+    ----------
+    model : peft.PeftModel
+    tokenizer : tokenizer of transformers
+    classes : tuple of str
+        Labels of a sequence classifier; none for a language model.
+    """
+
+    model: Any
+    tokenizer: Any
+    classes: tuple[str, ...] = ()
+
+    @property
+    def context(self) -> int:
+        """Tokens that the model reads at most."""
+        return context_of(self.model.config)
+
+    def __repr__(self) -> str:
+        values = list(self.model.parameters())
+        trained = sum(value.numel() for value in values if value.requires_grad)
+        return f"Adapted: {trained:,} of {sum(value.numel() for value in values):,} parameters trained"
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    rank: int = 8,
+    modules: Sequence[str] = (),
+    alpha: float | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None,
+    checkpointing: bool = False,
+    seed: int = 0,
+) -> Adapted:
+    """Load a causal language model or a sequence classifier, and give it an adapter.
+
+    Parameters
+    ----------
+    path : path
+        Folder as ``save_pretrained`` writes it, or a GGUF file. Nothing is downloaded, and no code in it is run.
+    rank : int
+        Of the adapters.
+    modules : sequence of str
+        Endings of the names of layers to adapt, such as ``q_proj``; all linear ones but the last if not given.
+    alpha : float, optional
+        Strength of the adapters, whose products are multiplied by alpha / rank; twice the rank if not given.
+    adapter : path, optional
+        Folder of an adapter to go on with, instead of a new one.
+    device : str or device, optional
+        CUDA where there is one, if not given.
+    dtype : dtype or str, optional
+        Of the frozen model; bfloat16 on CUDA and float32 on a processor, if not given.
+    checkpointing : bool
+        Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory.
+    seed : int
+        Of the start of a new adapter.
+    """
+    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
+        raise InputError(f"must be a whole number, 1 or more. Got {rank!r} instead.", parameter="rank", of="hf.load")
+    _import_peft()
+    where = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    kept = dtype if dtype is not None else torch.bfloat16 if where.type == "cuda" else torch.float32
+    classifier = _is_classifier(Path(path))
+    kind = "AutoModelForSequenceClassification" if classifier else "AutoModelForCausalLM"
+    model, tokenizer = load_pretrained(path, device=where, dtype=kept, kind=kind)
+    return adapt(
+        model, tokenizer, rank=rank, modules=modules, alpha=alpha, adapter=adapter, checkpointing=checkpointing,
+        seed=seed,
+    )  # fmt: skip
+
+
+def adapt(
+    model: Any,
+    tokenizer: Any,
+    *,
+    rank: int = 8,
+    modules: Sequence[str] = (),
+    alpha: float | None = None,
+    adapter: str | os.PathLike[str] | None = None,
+    checkpointing: bool = False,
+    seed: int = 0,
+) -> Adapted:
+    """Give a model of transformers that is at hand an adapter, as `load` does; it is changed in place."""
+    peft = _import_peft()
+    classifier = type(model).__name__.endswith(CLASSIFIER)
+    classes = tuple(str(model.config.id2label[at]) for at in range(model.config.num_labels)) if classifier else ()
+    model.requires_grad_(False)
+    if checkpointing:
+        checkpointed(model)
+    if adapter is not None:
+        if not (Path(adapter) / "adapter_config.json").exists():
+            raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")
+        try:
+            made = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+        except Exception as error:
+            raise InputError(f"{adapter}: the adapter does not go with the model ({error}).") from error
+        if not made.active_peft_config.peft_type == "LORA":
+            raise InputError(f"{adapter}: the adapter must be of LoRA. Got {made.active_peft_config.peft_type}.")
+        return Adapted(made, tokenizer, classes)
+    options = peft.LoraConfig(
+        r=rank,
+        lora_alpha=2 * rank if alpha is None else alpha,
+        target_modules=list(modules) or "all-linear",
+        task_type="SEQ_CLS" if classifier else "CAUSAL_LM",
+    )
+    with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        try:
+            made = peft.get_peft_model(model, options)
+        except ValueError as error:
+            linear = dict.fromkeys(
+                name.split(".")[-1] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
+            )
+            raise InputError(
+                f"No layer of the model is named {some_of(modules)}. There are: {some_of(linear, 12)}.",
+            ) from error
+    return Adapted(made, tokenizer, classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Sources and targets as tokens of a model: what problems of it are made of.
+
+    Attributes
+    ----------
+    adapted : Adapted
+    tasks, targets : list of Rows
+        By length, longest first, but for the targets where each query is an outcome.
+    per_query : bool
+    """
+
+    adapted: Adapted
+    tasks: list[Rows]
+    targets: list[Rows]
+    per_query: bool
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        """Number of tokens of each source."""
+        return {rows.name: rows.n_tokens for rows in self.tasks}
+
+    def problem(self, *, accuracy: bool = False) -> Problem:
+        """The problem of training the adapters.
+
+        Parameters
+        ----------
+        accuracy : bool
+            Whether to measure the accuracy beside the loss: the share of examples all of whose trained tokens the model
+            would write, or whose class it would choose.
+        """
+        metrics = ["loss", "accuracy"] if accuracy else ["loss"]
+        more: dict[str, Any] = {"metrics": metrics, "per_query": self.per_query}
+        if self.adapted.classes:
+            tasks, targets = (self._classes(rows) for rows in (self.tasks, self.targets))
+            return Problem(Classes(self.adapted.model), tasks, targets, loss="cross_entropy", **more)
+        module = Completions(self.adapted.model, lead=accuracy)
+        return Problem(module, padded(self.tasks), padded(self.targets), loss=TokenLoss(), **more)
+
+    def _classes(self, groups: list[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]:
+        """Examples of a classifier: the only trained place of a row is that of its class."""
+        found = {}
+        for name, (inputs, _) in padded(groups).items():
+            lengths = torch.tensor([len(row.ids) for rows in groups if rows.name == name for row in rows.rows])
+            mask = (torch.arange(inputs["input_ids"].shape[1]) < lengths[:, None]).long()
+            ids = inputs["input_ids"] * mask + (self.adapted.tokenizer.pad_token_id or 0) * (1 - mask)
+            found[name] = ({"input_ids": ids, "attention_mask": mask}, inputs["places"][:, 0])
+        return found
+
+
+def prepare(
+    adapted: Adapted,
+    sources: Sequence[Source],
+    targets: Sequence[Source],
+    *,
+    template: Template | None = None,
+    max_length: int | None = None,
+    per_query: bool = False,
+) -> Prepared:
+    """Sources and targets as tokens; those that are too long are cut, and counted in a warning.
+
+    Parameters
+    ----------
+    adapted : Adapted
+        From `load`.
+    sources, targets : sequence of Source
+        From `read_sources` or `sources_of`.
+    template : Template, optional
+        How a text and its label are written for a language model.
+    max_length : int, optional
+        Tokens of an example, at most; as many as the model reads, up to 1024, if not given.
+    per_query : bool
+        Whether every example of a target is an outcome of its own.
+    """
+    limit = min(adapted.context, 1024 if max_length is None else max_length)
+    if limit < 2:
+        raise InputError(f"must be at least 2. Got {max_length} instead.", parameter="max_length", of="hf.prepare")
+
+    def tokens(source: Source) -> Rows:
+        if adapted.classes:
+            return _classified(source, adapted, limit)
+        return tokenize(source, adapted.tokenizer, limit=limit, template=template)
+
+    tasks, asked = [tokens(source) for source in sources], [tokens(target) for target in targets]
+    if said := cut_in_words([*tasks, *asked], limit):
+        warnings.warn(said, DataWarning, stacklevel=2)
+    tasks = [rows.longest_first() for rows in tasks]
+    return Prepared(adapted, tasks, asked if per_query else [rows.longest_first() for rows in asked], per_query)
+
+
+def _classified(source: Source, adapted: Adapted, limit: int) -> Rows:
+    """Tokens of texts with labels; the place of a row is the number of its class."""
+    from whence.hf.tokens import Row
+
+    if source.format != "label":
+        raise InputError(f"{source.name}: a sequence classifier learns from 'text' and 'label', one of each per line.")
+    rows, n_cut = [], 0
+    for record in source.records:
+        label = str(record.fields["label"])
+        known = {**{str(at): at for at in range(len(adapted.classes))}, **_places(adapted.classes)}
+        if label not in known:
+            raise InputError(f"{record.place}: the label must be one of {some_of(adapted.classes)}. Got {label!r}.")
+        ids = list(adapted.tokenizer(record.fields["text"]).input_ids)
+        n_cut += len(ids) > limit
+        rows.append(Row(ids[:limit], [known[label]]))
+    return Rows(source.name, rows, n_cut)
+
+
+def _places(classes: Sequence[str]) -> dict[str, int]:
+    return {name: at for at, name in enumerate(classes)}
+
+
+def _is_classifier(place: Path) -> bool:
+    """Whether the configuration in a folder is that of a sequence classifier."""
+    file = place / "config.json"
+    if not file.exists():
+        return False
+    try:
+        names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: this is not JSON ({error}).") from error
+    return any(str(name).endswith(CLASSIFIER) for name in names)
+
+
+def _import_peft() -> Any:
+    import_transformers()
+    try:
+        import peft
+    except ImportError as error:
+        raise InputError('Adapters need peft: pip install "whence[hf]".') from error
+    return peft

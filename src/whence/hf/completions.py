@@ -1,0 +1,190 @@
+"""A language model as a function from tokens to one number per example: how well it knows the completion.
+
+With p the geometric mean of the probabilities of an example's trained tokens, the output is log p/(1 − p). Its logistic
+loss is −log p, the mean negative log-likelihood of these tokens: so a model of any vocabulary has a single output,
+which can be trained on, linearised and merged like that of any other model. A second output says how far every trained
+token is ahead of its best rival: all are what the model would write where it is above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils.checkpoint import checkpoint
+
+from whence.icl.language import import_transformers
+from whence.models.losses import Logistic
+from whence.models.metrics import Metric
+
+LEAST = 1e-6  # loss of an example, below which there is nothing left to learn
+ROWS = 512  # examples at once, so that short ones are not padded to the length of long ones
+
+
+class TokenLoss(Logistic):
+    """Mean negative log-likelihood of the trained tokens, from the log-odds in the first output."""
+
+    @property
+    def metrics(self) -> Mapping[str, Metric]:
+        """Metrics of these outputs, beside the loss."""
+        return {"accuracy": _ahead}
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return super().__call__(outputs[..., :1], labels)
+
+    def with_slope(self, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        losses, slope = super().with_slope(outputs[..., :1], labels)
+        return losses, torch.cat([slope, torch.zeros_like(outputs[..., 1:])], dim=-1)
+
+    def root(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        found = torch.zeros(*outputs.shape, outputs.shape[-1], dtype=outputs.dtype, device=outputs.device)
+        found[..., :1, :1] = super().root(outputs[..., :1], labels)
+        return found
+
+    def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
+        super().check(outputs[..., :1], labels, where)
+
+
+class Wrapped(nn.Module):
+    """A model of transformers that takes stacked adapters, and can be sent to another process."""
+
+    takes_stacks = True
+    most_rows = ROWS
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = stackable(model)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _new, (type(self),), self.__dict__
+
+
+def _new(kind: type[Wrapped]) -> Wrapped:
+    """An empty wrapper; what goes into it is loaded after transformers, which must be imported with care."""
+    import_transformers()
+    return kind.__new__(kind)
+
+
+class Completions(Wrapped):
+    """Log-odds of the trained tokens of each example, (n, 1), or with their lead as well, (n, 2).
+
+    Parameters
+    ----------
+    model : nn.Module
+        A causal language model of transformers, with adapters or without.
+    lead : bool
+        Whether to give the second output, which accuracy needs.
+
+    Notes
+    -----
+    Examples are ``input_ids`` (n, L), padded at the end, and ``places`` (n, T) of their trained tokens, −1 where there
+    are fewer. Only these go through the output layer. Later tokens do not change what earlier ones give, so that
+    padding needs no mask.
+    """
+
+    def __init__(self, model: nn.Module, *, lead: bool = False) -> None:
+        super().__init__(model)
+        self.lead = lead
+
+    def forward(self, input_ids: Tensor, places: Tensor) -> Tensor:
+        if not _transformed():
+            width, length = int((places >= 0).sum(1).max()), int(places.max()) + 1
+            input_ids, places = input_ids[:, :length], places[:, :width]
+        real, at = places >= 0, places.clamp_min(1)
+        logits = self._logits(input_ids, at - 1)
+        tokens = input_ids.gather(1, at)[..., None]
+        picked = logits.gather(-1, tokens)[..., 0]
+        each = logits.logsumexp(-1) - picked
+        loss = ((each * real).sum(1) / real.sum(1)).clamp_min(LEAST)
+        outputs = -loss - torch.log(-torch.expm1(-loss))
+        if not self.lead:
+            return outputs[:, None]
+        ahead = picked - logits.scatter(-1, tokens, float("-inf")).amax(-1)
+        return torch.stack([outputs, ahead.masked_fill(~real, float("inf")).amin(1)], dim=1)
+
+    def _logits(self, input_ids: Tensor, at: Tensor) -> Tensor:
+        """Logits (n, T, V) that follow the tokens at some places, in single precision or better."""
+        model: Any = self.model
+
+        def pick(head: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor]:
+            (hidden,) = args
+            return (hidden.gather(1, at[..., None].expand(-1, -1, hidden.shape[-1])),)
+
+        hook = model.get_output_embeddings().register_forward_pre_hook(pick)
+        try:
+            logits: Tensor = model(input_ids=input_ids, use_cache=False).logits
+        finally:
+            hook.remove()
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Classes(Wrapped):
+    """Logits (n, C) of a sequence classifier of transformers."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        if not _transformed():
+            length = int(attention_mask.sum(1).max())
+            input_ids, attention_mask = input_ids[:, :length], attention_mask[:, :length]
+        logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class StackedLinear(nn.Linear):
+    """A linear layer whose weight may be that of m models, (m, out, in), for inputs of m · n rows, model after model.
+
+    So one pass through the frozen layers serves all models, whose own layers are one batched product each.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.weight.ndim == 2:
+            return linear(input, self.weight, self.bias)
+        rows = input.reshape(len(self.weight), -1, input.shape[-1])
+        outputs = rows @ self.weight.mT
+        if self.bias is not None:
+            outputs = outputs + self.bias[:, None]
+        return outputs.reshape(*input.shape[:-1], -1)
+
+
+def stackable(model: nn.Module) -> nn.Module:
+    """The model itself, whose trained linear layers take stacked weights from now on."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear and any(value.requires_grad for value in layer.parameters()):
+            layer.__class__ = StackedLinear
+    return model
+
+
+def checkpointed(model: nn.Module) -> nn.Module:
+    """The model itself, whose blocks keep only their inputs for a backward pass in training, and run again in it."""
+    kind = import_transformers().modeling_layers.GradientCheckpointingLayer
+    for block in model.modules():
+        if isinstance(block, kind):
+            block.forward = partial(_run_again, block, block.forward)
+    return model
+
+
+def _run_again(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not (block.training and torch.is_grad_enabled()):
+        return forward(*args, **kwargs)
+    # In the backward pass, the parameters that a function was called with are no longer in their places.
+    tensors = {**dict(block.named_parameters()), **dict(block.named_buffers())}
+
+    def run(*args: Any) -> Any:
+        with _reparametrize_module(block, tensors):
+            return forward(*args, **kwargs)
+
+    return checkpoint(run, *args, use_reentrant=False)
+
+
+def _transformed() -> bool:
+    """Whether torch.func is at work, which may not look at the numbers that lengths depend on."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _ahead(outputs: Tensor, labels: Tensor) -> Tensor:
+    """1 where all trained tokens are what the model would write, else 0."""
+    return (outputs[..., -1] > 0).to(outputs)

@@ -1,0 +1,325 @@
+"""Which sources to fine-tune on, from a budget of runs: estimates and true runs, fused, and what follows from them.
+
+The whole flow in one call. A part of the budget goes to estimates of many subsets, scores of one joint run and merged
+adapters of short runs; the rest to true runs. All of it is kept in a folder as it comes, so that whatever ends it, the
+same call goes on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from whence.answers.attribution import Attribution, attribute
+from whence.answers.interactions import interactions
+from whence.answers.optimism import expected_of_chosen
+from whence.answers.prediction import predictions
+from whence.answers.selection import Selection, select
+from whence.arrays import Floats
+from whence.designs import Bernoulli
+from whence.errors import InputError, counted
+from whence.estimators.merge import TaskVectors
+from whence.estimators.retrain import Retrain
+from whence.hf.adapters import Prepared
+from whence.hf.scores import EXAMPLES, HALFWAY, JointScores
+from whence.measuring import measure
+from whence.models.problem import Problem
+from whence.models.recipe import Recipe
+from whence.models.targets import outcome_names
+from whence.outcomes import Outcomes
+from whence.surrogates.fit import fit
+from whence.surrogates.model import Model
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EARLY = 0.15  # of the steps, after which runs of single sources are merged
+SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
+FEWEST_RUNS = 3
+BACKWARD = 3  # passes that an example takes in training, one forward and two backward
+MEAN = "mean/loss"
+SCORES, MERGED, TRUE = "joint scores", "merged adapters", "true runs"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a budget is spent on, in true runs' worth of passes.
+
+    Attributes
+    ----------
+    prices : dict of str to float
+        Of each kind of estimates that is made.
+    n_true : int
+        True runs.
+    """
+
+    prices: dict[str, float]
+    n_true: int
+
+    @property
+    def total(self) -> float:
+        """All of it, in true runs."""
+        return sum(self.prices.values()) + self.n_true
+
+
+def plan_of(problem: Problem, recipe: Recipe, budget: float) -> Plan:
+    """Spend a budget: up to half of it on estimates, as many as go into that, and the rest on true runs.
+
+    Parameters
+    ----------
+    problem : Problem
+    recipe : Recipe
+    budget : float
+        In true runs.
+    """
+    if not budget >= FEWEST_RUNS:
+        raise InputError(
+            f"must be at least {FEWEST_RUNS}, in true runs. Got {budget:g} instead.", parameter="budget", of="finetune"
+        )
+    n_tasks, queries = len(problem.task_names), len(problem.targets)
+    steps = recipe.steps * (recipe.batch_size or len(problem.tasks)) * BACKWARD
+    run = steps + queries
+    sampled = int(np.minimum(problem.tasks.sizes, EXAMPLES).sum())
+    prices = {
+        SCORES: (HALFWAY * steps + BACKWARD * (sampled + queries)) / run,
+        MERGED: n_tasks * (EARLY * steps + queries) / run,
+    }
+    chosen: dict[str, float] = {}
+    for name, price in sorted(prices.items(), key=lambda item: item[1]):
+        if sum(chosen.values()) + price <= budget / 2:
+            chosen[name] = price
+    return Plan(chosen, max(FEWEST_RUNS, int(budget - sum(chosen.values()))))
+
+
+@dataclass(frozen=True, eq=False)
+class Finetuned:
+    """Which sources to use, and the evidence for it.
+
+    Attributes
+    ----------
+    plan : Plan
+    model : Model
+        The surrogate of the loss of each target, fitted to true runs and estimates; of several targets, of their mean
+        as well.
+    goal : str
+        The outcome that sources are chosen by.
+    attribution : Attribution
+        What each source does to each target.
+    pairs : Attribution or None
+        What pairs of sources do beyond the sum of each; None for weights.
+    chosen : Selection
+        The sources to use.
+    ways : dict of str to ndarray (K,)
+        The chosen sources, and what they are compared with.
+    runs : Outcomes
+        The true runs, with all their outcomes.
+    """
+
+    plan: Plan
+    model: Model
+    goal: str
+    attribution: Attribution
+    pairs: Attribution | None
+    chosen: Selection
+    ways: dict[str, Floats]
+    runs: Outcomes
+
+    def compared(self) -> pd.DataFrame:
+        """Return one row per way to train: what to expect of the goal, its 90% interval, and what was measured.
+
+        Of those that were picked as the best of many, what is expected is corrected for that.
+        """
+        import pandas as pd
+
+        at = self.model.target_names.index(self.goal)
+        names = list(self.ways)
+        asked = predictions(self.model, np.array([self.ways[name] for name in names]))
+        low, high = asked.interval()
+        rows = []
+        for i, name in enumerate(names):
+            expected = (asked.predicted[i], low[i], high[i])
+            if name in PICKED:
+                expected = expected_of_chosen(self.model, self.ways[name])
+            value, lower, upper = (float(part[at]) for part in expected)
+            tasks = self.model.outcomes.describe(self.ways[name])
+            rows.append(
+                {"way": name, "sources": tasks, "expected": value, "low": lower, "high": upper,
+                 "measured": float(asked.measured[i, at])}
+            )  # fmt: skip
+        return pd.DataFrame(rows)
+
+
+CHOSEN, EVERYTHING, BEST_RUN, BEST_SINGLE = "chosen", "all sources", "best run", "best single source"
+PICKED = (CHOSEN, BEST_RUN, BEST_SINGLE)
+
+
+def finetune(
+    prepared: Prepared,
+    recipe: Recipe,
+    *,
+    budget: float = 20,
+    path: str | os.PathLike[str] | None = None,
+    tokens: float | None = None,
+    weights: bool = False,
+    accuracy: bool = True,
+    seed: int = 0,
+    **how: Any,
+) -> Finetuned:
+    """Return the sources to fine-tune on, and the evidence for it.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        From `prepare`: the model, the sources and the targets.
+    recipe : Recipe
+        How runs are trained.
+    budget : float
+        What may be spent, in true runs.
+    path : path, optional
+        Folder for runs and estimates; created, or resumed if it exists.
+    tokens : float, optional
+        The chosen sources may have so many tokens, at most.
+    weights : bool
+        Whether sources are mixed with weights, instead of being in or out.
+    accuracy : bool
+        Whether to measure the accuracy beside the loss.
+    seed : int
+    **how
+        As for `whence.measure`: jobs, engine, threads, timeout, address, gpus_per_task, progress.
+    """
+    if tokens is not None and weights:
+        raise InputError("A limit of tokens is for sources that are in or out: give 'tokens' or 'weights', not both.")
+    problem, on_loss = prepared.problem(accuracy=accuracy), prepared.problem()
+    plan = plan_of(problem, recipe, budget)
+    folder = None if path is None else Path(path)
+
+    def kept(name: str) -> Path | None:
+        return None if folder is None else folder / name
+
+    subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
+    estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
+    makers: dict[str, Any] = {
+        SCORES: lambda: JointScores(on_loss, recipe, seed=seed),
+        MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
+    }
+    estimates = {
+        name: _decided(measure(makers[name](), estimated, tasks=problem.task_names, path=kept(name.replace(" ", "_")),
+                               engine="inline", seed=seed), problem)
+        for name in plan.prices
+    }  # fmt: skip
+    runs = _true_runs(problem, recipe, subsets, path=kept("true_runs"), seed=seed, **how)
+    truth = _decided(runs, problem)
+    model = fit(truth, estimates=estimates or None, seed=seed)
+    goal = truth.target_names[-1]
+    limit: Mapping[str, Any] = {} if tokens is None else {"costs": prepared.tokens, "budget": tokens}
+    chosen = select(model, target=goal, seed=seed, **limit)
+    return Finetuned(
+        plan=plan,
+        model=model,
+        goal=goal,
+        attribution=attribute(model, "shift" if weights else "shapley", seed=seed),
+        pairs=None if weights or len(problem.task_names) < 2 else interactions(model, seed=seed),
+        chosen=chosen,
+        ways=_ways(model, chosen, goal),
+        runs=runs,
+    )
+
+
+def verify(
+    found: Finetuned,
+    prepared: Prepared,
+    recipe: Recipe,
+    *,
+    seeds: int = 3,
+    path: str | os.PathLike[str] | None = None,
+    accuracy: bool = True,
+    seed: int = 0,
+    **how: Any,
+) -> pd.DataFrame:
+    """Train what was chosen, and what it is compared with, for real; return what was expected beside what came.
+
+    Parameters
+    ----------
+    found : Finetuned
+    prepared, recipe, accuracy, how
+        As for `finetune`.
+    seeds : int
+        Runs of each.
+    path : path, optional
+        Folder for the runs; created, or resumed if it exists.
+    seed : int
+        That of `finetune`; the runs here have others.
+    """
+    problem = prepared.problem(accuracy=accuracy)
+    ways = np.array(list(found.ways.values()))
+    runs = _true_runs(problem, recipe, ways, path=path, seed=seed + 1, seeds=seeds, **how)
+    values = _decided(runs, problem).targets([found.goal]).values[:, 0].reshape(seeds, -1)
+    frame = found.compared().drop(columns="measured")
+    frame["true"], frame["std"] = values.mean(0), values.std(0, ddof=1) if seeds > 1 else np.nan
+    for name in [name for name in runs.target_names if name.endswith("accuracy")]:
+        frame[name] = runs.targets([name]).values[:, 0].reshape(seeds, -1).mean(0)
+    return frame
+
+
+def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
+    """Fine-tunings of subsets: by the workers that are asked for, or in this process, where the model is already."""
+    alone = how.get("jobs", 1) == 1 and "engine" not in how
+    retrain = Retrain(problem, recipe, batched="auto" if alone else False)
+    where = {"progress": True, **({"engine": "inline"} if alone else {}), **how}
+    return measure(retrain, subsets, tasks=problem.task_names, **where)
+
+
+def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
+    """The chosen sources and their rivals, each of which is another subset."""
+    runs, at = model.outcomes, model.target_names.index(goal)
+    n_tasks = runs.n_tasks
+    everything = np.full(n_tasks, 1.0 if runs.is_binary else 1 / n_tasks)
+    singles = np.eye(n_tasks)
+    best = singles[int(model.predict_quietly(singles)[:, at].argmin())]
+    ways = {
+        CHOSEN: chosen.subset,
+        EVERYTHING: everything,
+        BEST_RUN: runs.subsets[int(np.nanargmin(runs.values[:, at]))],
+        BEST_SINGLE: best,
+    }
+    return ways
+
+
+def _subsets(n_tasks: int, n: int, *, weights: bool, seed: int) -> Floats:
+    """Subsets to run: all sources, and others at random."""
+    if weights:
+        drawn = np.random.default_rng([seed, 1]).dirichlet(np.ones(n_tasks), n - 1)
+        return np.vstack([np.full((1, n_tasks), 1 / n_tasks), drawn])
+    everything = np.ones((1, n_tasks))
+    drawn = np.asarray(Bernoulli(0.5).draw(n_tasks, min(n, 2**n_tasks - 1), seed=seed), np.float64)
+    drawn = drawn[(drawn.sum(1) > 0) & (drawn.sum(1) < n_tasks)]
+    return np.vstack([everything, drawn])[:n]
+
+
+def _estimated_subsets(n_tasks: int, *, weights: bool, seed: int) -> Floats:
+    n = int(np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS))
+    return _subsets(n_tasks, n, weights=weights, seed=seed + 1)
+
+
+def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
+    """The loss of each target in every run, and of several their mean, which decides."""
+    names = outcome_names("loss", problem.targets.names)
+    values = []
+    for name in names:
+        own = [t for t, each in enumerate(runs.target_names) if each == name or each.startswith(f"{name}[")]
+        values.append(runs.values[:, own].mean(1))
+    columns = np.column_stack(values)
+    if len(names) > 1:
+        names, columns = [*names, MEAN], np.column_stack([columns, columns.mean(1)])
+    return Outcomes(runs.subsets, columns, runs.task_names, names, provenance=runs.provenance)
+
+
+def plan_in_words(plan: Plan) -> str:
+    """What is going to be run, in a sentence."""
+    parts = [f"{name} ({price:.1f})" for name, price in plan.prices.items()]
+    return ", ".join([*parts, counted(plan.n_true, "true run")]) + f": {plan.total:.0f} runs' worth in all"

@@ -1,0 +1,168 @@
+"""From examples as text to rows of tokens, of which some are trained: those of answers, not those of prompts.
+
+Chats are written by the chat template of the tokenizer; prompts and completions, texts, and texts with labels by the
+plain tokenizer. Rows that are longer than the model can read are cut, and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from whence.errors import InputError, counted
+from whence.hf.sources import Record, Source
+from whence.icl.language import start_of
+from whence.icl.prompts import Template
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens of an example, and the places of those that are trained."""
+
+    ids: list[int]
+    places: list[int]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The examples of a source as tokens.
+
+    Attributes
+    ----------
+    rows : list of Row
+    n_cut : int
+        How many were longer than the limit.
+    """
+
+    name: str
+    rows: list[Row]
+    n_cut: int
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of all examples."""
+        return sum(len(row.ids) for row in self.rows)
+
+    def longest_first(self) -> Rows:
+        """The same examples by length, so that those of similar length come together."""
+        return Rows(self.name, sorted(self.rows, key=lambda row: -len(row.ids)), self.n_cut)
+
+
+def tokenize(source: Source, tokenizer: Any, *, limit: int, template: Template | None = None) -> Rows:
+    """Tokens of every example of a source.
+
+    Parameters
+    ----------
+    source : Source
+    tokenizer : tokenizer of transformers
+    limit : int
+        Tokens of an example, at most. Of longer ones with a prompt, the start of the prompt is left out; of a text or
+        an answer, the end.
+    template : Template, optional
+        How a text and its label are written.
+    """
+    writers: dict[str, Callable[[Record], Row]] = {
+        "messages": lambda record: _chat(record.fields["messages"], tokenizer, record.place),
+        "completion": lambda record: _completion(record, tokenizer),
+        "label": lambda record: _labelled(record, tokenizer, template or Template()),
+        "text": lambda record: _plain("", record.fields["text"], tokenizer, end=True),
+    }
+    rows = []
+    n_cut = 0
+    for record in source.records:
+        row = writers[source.format](record)
+        n_cut += len(row.ids) > limit
+        row = _cut(row, limit)
+        if not row.places:
+            raise InputError(f"{record.place}: no token of it can be learned. Leave the line out.")
+        rows.append(row)
+    return Rows(source.name, rows, n_cut)
+
+
+def cut_in_words(found: Sequence[Rows], limit: int) -> str:
+    """What was cut, in a sentence; empty where nothing was."""
+    cut = [rows for rows in found if rows.n_cut]
+    if not cut:
+        return ""
+    each = ", ".join(f"{rows.n_cut} of {len(rows.rows)} in {rows.name}" for rows in cut)
+    return f"{counted(sum(rows.n_cut for rows in cut), 'example')} had more than {limit} tokens and were cut: {each}."
+
+
+def padded(found: Sequence[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]:
+    """Examples as a Problem takes them: tokens and places of all sources in tensors of one width."""
+    every = [row for rows in found for row in rows.rows]
+    length, width = max(len(row.ids) for row in every), max(len(row.places) for row in every)
+    return {
+        rows.name: (
+            {
+                "input_ids": torch.tensor([row.ids + [0] * (length - len(row.ids)) for row in rows.rows]),
+                "places": torch.tensor([row.places + [-1] * (width - len(row.places)) for row in rows.rows]),
+            },
+            torch.ones(len(rows.rows)),
+        )
+        for rows in found
+    }
+
+
+def _chat(turns: list[dict[str, str]], tokenizer: Any, place: str) -> Row:
+    """Tokens of a chat; those of the assistant's turns are trained, as far as the template keeps earlier turns."""
+    ids = _templated(turns, tokenizer, place)
+    places: list[int] = []
+    for at, turn in enumerate(turns):
+        if turn["role"] != "assistant":
+            continue
+        before = _templated(turns[:at], tokenizer, place, add_generation_prompt=True) if at else []
+        after = _templated(turns[: at + 1], tokenizer, place)
+        if ids[: len(after)] == after and after[: len(before)] == before:
+            places += range(max(1, len(before)), len(after))
+    return Row(ids, places)
+
+
+def _templated(turns: list[dict[str, str]], tokenizer: Any, place: str, **how: Any) -> list[int]:
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError(
+            f"{place}: the tokenizer has no chat template to write turns with. Give 'prompt' and 'completion', or a "
+            "model that was made for chats."
+        )
+    try:
+        text: str = tokenizer.apply_chat_template(turns, tokenize=False, **how)
+    except Exception as error:  # jinja2 raises what the template says
+        raise InputError(f"{place}: the chat template of the model refuses these turns ({error}).") from error
+    return _encode(text, tokenizer)
+
+
+def _completion(record: Record, tokenizer: Any) -> Row:
+    prompt, completion = record.fields["prompt"], record.fields["completion"]
+    if isinstance(prompt, list):
+        before = _templated(prompt, tokenizer, record.place, add_generation_prompt=True)
+        ids = _templated([*prompt, *completion], tokenizer, record.place)
+        start = len(before) if ids[: len(before)] == before else 0
+        return Row(ids, list(range(max(1, start), len(ids))))
+    return _plain(prompt, completion, tokenizer, end=True)
+
+
+def _labelled(record: Record, tokenizer: Any, template: Template) -> Row:
+    query = template.query(record.fields["text"])
+    return _plain(query, template.gap + str(record.fields["label"]), tokenizer, end=False)
+
+
+def _plain(prompt: str, answer: str, tokenizer: Any, *, end: bool) -> Row:
+    before = start_of(tokenizer) + _encode(prompt, tokenizer)
+    last = getattr(tokenizer, "eos_token_id", None)
+    after = _encode(answer, tokenizer) + ([last] if end and last is not None else [])
+    return Row(before + after, list(range(max(1, len(before)), len(before) + len(after))))
+
+
+def _encode(text: str, tokenizer: Any) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False).input_ids) if text else []
+
+
+def _cut(row: Row, limit: int) -> Row:
+    """The row with at most so many tokens: without the start of its prompt, then without the end of what is learned."""
+    first = min(max(0, len(row.ids) - limit), max(0, row.places[0] - 1) if row.places else 0)
+    ids = row.ids[first : first + limit]
+    return Row(ids, [place - first for place in row.places if place - first < len(ids)])

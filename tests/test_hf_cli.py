@@ -1,0 +1,205 @@
+"""The verb finetune, on a tiny model: what it says, what it keeps, what it refuses, and what survives being killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import whence
+from finetuning import save_model, texts, write_jsonl, write_sources
+from whence.cli import app
+from whence.hf import load, mixing, prepare, read_sources
+
+pytestmark = pytest.mark.slow
+HOW = ["--budget", "14", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
+
+
+FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1}  # estimates, to save time
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_estimates():
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in FEW.items():
+            patch.setattr(mixing, name, value)
+        yield
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a model, sources that help and that hurt, and a target."""
+    folder = tmp_path_factory.mktemp("finetune")
+    save_model(folder / "model", chat=True)
+    write_sources(folder / "data")
+    return folder
+
+
+def arguments(place, output, *options, target="val.jsonl"):
+    files = sorted(str(file) for file in (place / "data").glob("[bg]*.jsonl"))
+    given = ["finetune", place / "model", "--tasks", *files, "--target", place / "data" / target, "-o", output]
+    return [*map(str, given), *HOW, *map(str, options)]
+
+
+def run(*given, **named):
+    return CliRunner().invoke(app, arguments(*given, **named))
+
+
+@pytest.fixture(scope="module")
+def done(place, tmp_path_factory):
+    """A whole run, and its document."""
+    output = tmp_path_factory.mktemp("runs") / "run"
+    result = run(place, output, "--json", "--verify", 2)
+    assert result.exit_code == 0, result.stderr
+    return output, json.loads(result.stdout)
+
+
+def test_sources_that_help_and_hurt_are_told_apart(done):
+    _, found = done
+    rows = {row["task"]: row for row in found["sources"]}
+    assert {rows[f"good{k}"]["verdict"] for k in range(3)} == {"helps"}
+    assert min(rows["bad0"]["score"], rows["bad1"]["score"]) > 0
+    assert all(name.startswith("good") for name in found["chosen"]["sources"])
+    ways = {row["way"]: row for row in found["compared"]}
+    assert list(ways) == ["chosen", "all sources", "best run", "best single source"]
+    assert ways["chosen"]["expected"] < ways["all sources"]["expected"]
+    assert all(row["low"] <= row["expected"] <= row["high"] for row in found["compared"])
+
+
+def test_what_is_chosen_is_trained_for_real(done, place):
+    output, found = done
+    runs = whence.read_outcomes(output / "verified")
+    verified = {row["way"]: row for row in found["verified"]}
+    for at, way in enumerate(verified):
+        assert verified[way]["true"] == pytest.approx(runs.targets(["loss"]).values[[at, at + 4], 0].mean())
+    assert verified["chosen"]["true"] < verified["all sources"]["true"]
+    assert verified["chosen"]["accuracy"] >= verified["all sources"]["accuracy"]
+    sources = read_sources(sorted((place / "data").glob("[bg]*.jsonl")))
+    prepared = prepare(load(place / "model", rank=4, device="cpu"), sources, read_sources([place / "data/val.jsonl"]))
+    recipe = whence.Recipe(steps=20, lr=0.02, batch_size=8, schedule="linear", warmup=2, clip=1.0)
+    seed = int(np.random.SeedSequence([1, 0]).generate_state(4)[0] >> 1)
+    again = whence.Retrain(prepared.problem(), recipe, batched=False)(list(found["chosen"]["sources"]), seed)
+    assert again["loss"] == pytest.approx(runs.values[0, runs.target_names.index("loss")], rel=1e-4)
+
+
+def test_the_folder_is_read_by_the_other_verbs(done):
+    output, found = done
+    runs = whence.read_outcomes(output / "true_runs")
+    assert runs.n_runs == found["plan"]["true runs"]
+    assert set(runs.target_names) == {"loss", "accuracy"}
+    estimates = [output / "joint_scores", output / "merged_adapters"]
+    assert all(whence.read_outcomes(folder).n_runs > runs.n_runs for folder in estimates)
+    options = [part for folder in estimates for part in ("--estimates", str(folder))]
+    result = CliRunner().invoke(
+        app, ["fit", str(output / "true_runs"), "--outcome", "loss", "--ignore", "accuracy", *options]
+    )
+    assert result.exit_code == 0, result.stderr
+    assert (output / "report.html").stat().st_size > 10_000
+
+
+KILLED = """
+import os, signal, sys
+import whence.estimators.retrain as retrain
+from whence.cli import main
+from whence.hf import mixing
+for name, value in FEW.items():
+    setattr(mixing, name, value)
+train, calls = retrain.train, []
+def counted(*given, **named):
+    calls.append(1)
+    if len(calls) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train(*given, **named)
+retrain.train = counted
+sys.argv[0] = "whence"
+main()
+"""
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(done, place, tmp_path):
+    given = arguments(place, tmp_path / "run", "--json")
+    process = subprocess.run(
+        [sys.executable, "-c", f"FEW = {FEW}{KILLED}", *given], capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    kept = whence.read_outcomes(tmp_path / "run" / "true_runs")
+    measured = int((~np.isnan(kept.values[:, 0])).sum())
+    assert 0 < measured < kept.n_runs
+    result = run(place, tmp_path / "run", "--json")
+    assert result.exit_code == 0, result.stderr
+    assert f"Measuring {kept.n_runs - measured} rows" in result.stderr
+    again, whole = json.loads(result.stdout), done[1]
+    assert again["chosen"] == whole["chosen"]
+    for one, other in zip(again["sources"], whole["sources"], strict=True):
+        assert one["task"] == other["task"]
+        assert one["score"] == pytest.approx(other["score"], rel=1e-3, abs=1e-3)
+
+
+def test_tables_are_printed_and_tokens_are_limited(done, place):
+    output, _ = done
+    sources = read_sources(sorted((place / "data").glob("[bg]*.jsonl")))
+    prepared = prepare(load(place / "model", rank=4, device="cpu"), sources, sources[:1])
+    limit = 1.5 * max(prepared.tokens.values())
+    result = run(place, output, "--tokens", limit)
+    assert result.exit_code == 0, result.stderr
+    headings = ["Shapley attribution: loss", "Shapley interactions", "Use 1 of 5 tasks", "Beside other ways to train"]
+    for heading in [*headings, "How far to trust it"]:
+        assert heading in result.stdout
+    assert "runs' worth in all" in result.stderr
+
+
+def test_weights_several_targets_and_queries(place, tmp_path):
+    other = write_jsonl(tmp_path / "other.jsonl", [{**row, "label": "no"} for row in texts(6, 7)])
+    result = run(place, tmp_path / "run", "--weights", "--per-query", "--target", other, "--json", "--budget", 6)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["chosen"]["goal"] == "mean/loss"
+    assert {row["target"] for row in found["sources"]} == {"val/loss", "other/loss", "mean/loss"}
+    assert sum(found["chosen"]["sources"].values()) == pytest.approx(1.0)
+    assert found["pairs"] == []
+    runs = whence.read_outcomes(tmp_path / "run" / "true_runs")
+    assert len(runs.target_names) == 2 * (20 + 6)
+    assert not runs.is_binary
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", "1"], "--budget must be at least 3, in true runs. Got 1 instead."),
+        (["--modules", "queries"], "No layer of the model is named queries. There are: q_proj"),
+        (["--weights", "--tokens", "100"], "not both"),
+        (["--adapter", "nowhere"], "there is no adapter_config.json"),
+        (["--device", "cuda:7"], "cannot be used here" if not torch.cuda.is_available() else ""),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(place, tmp_path, options, message):
+    result = run(place, tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_leaks_are_said_before_any_model_is_loaded(place, tmp_path):
+    leaky = write_jsonl(tmp_path / "leaky.jsonl", [{**row, "label": "yes"} for row in texts(20, 99)])
+    given = ["finetune", tmp_path / "no model", "--tasks", leaky, "--tasks", place / "data" / "good0.jsonl",
+             "--target", place / "data" / "val.jsonl", "-o", tmp_path / "run"]  # fmt: skip
+    result = CliRunner().invoke(app, list(map(str, given)))
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert "The source 'leaky' holds 20 examples of the targets" in said
+    assert said.index("leaky") < said.index("there is no such folder")
+
+
+def test_one_source_is_nothing_to_choose_from(place, tmp_path):
+    given = ["finetune", place / "model", "--tasks", place / "data" / "good0.jsonl",
+             "--target", place / "data" / "val.jsonl", "-o", tmp_path / "run"]  # fmt: skip
+    result = CliRunner().invoke(app, list(map(str, given)))
+    assert result.exit_code == 2
+    assert "at least two sources" in result.stderr
