@@ -1,7 +1,7 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
 Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
-`on_runs` makes commands of; the others (measure.py, estimate.py, icl.py) are commands of their own. arguments.py
+`on_runs` makes commands of; the others (measure.py, search.py, estimate.py, icl.py) are commands of their own. arguments.py
 declares the options, shell.py prints answers and errors. Whatever is slow to import is imported by the verb that needs
 it, so that ``whence --help`` is immediate.
 """
@@ -23,6 +23,7 @@ from whence.cli.evaluate import evaluate
 from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
+from whence.cli.search import search
 from whence.cli.shell import Answer, Verb, hint_at_directions
 from whence.display.layout import Terminal
 from whence.display.numbers import to_json
@@ -112,7 +113,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 
 COMMANDS: dict[str, list[Callable[..., None]]] = {
     START: [demo],
-    MAKE: [measure, estimate],
+    MAKE: [search, measure, estimate],
     LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report)],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -138,23 +139,36 @@ def carry_out(
     retry: bool = False,
     accept_change: bool = False,
     progress: bool | None = None,
+    grow: Callable[[Books], Iterable[Job]] = lambda books: (),
 ) -> Ledger:
-    """Measure what a plan leaves to be measured, and return what every row has come to."""
+    """Measure what a plan leaves to be measured, and return what every row has come to.
+
+    ``grow`` is asked for more jobs at the start and whenever rows are finished: it may extend the plan.
+    """
     workers.check(outcome_fn, plan)
     if folder is not None:
         plan = replace(plan, fingerprint=fingerprint_of(outcome_fn))
     with nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change) as books:
         ledger = books.ledger
-        if todo := list(plan.jobs(ledger.wanted(retry=retry))):
+        todo = deque(ledger.plan.jobs(ledger.wanted(retry=retry)))
+        todo.extend(grow(books))
+        if todo:
             try:
-                _measure(outcome_fn, todo, workers, books, progress)
+                _measure(outcome_fn, todo, workers, books, progress, grow)
             finally:
                 if folder is not None:
                     books.finished(state_of(outcome_fn))
     return ledger
 
 
-def _measure(outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Books, progress: bool | None) -> None:
+def _measure(
+    outcome_fn: OutcomeFn,
+    todo: deque[Job],
+    workers: Workers,
+    books: Books,
+    progress: bool | None,
+    grow: Callable[[Books], Iterable[Job]],
+) -> None:
     ledger = books.ledger
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
@@ -163,3 +177,4 @@ def _measure(outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Bo
         display = stack.enter_context(Display(ledger, len(todo), workers.described(outcome_fn), progress=progress))
         for finished in results:
             display.show(books.book(finished))
+            todo.extend(grow(books))
