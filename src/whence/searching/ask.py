@@ -175,6 +175,7 @@ class Search:
         self._fingerprint: dict[str, str] = {}
         self.outcome_fn, self.rung_words = "ask and tell", ""
         self._memory: Books | None = None
+        self._belief: Belief | None = None
         self._learned: Rung | None = None
         self._fitted: tuple[int, Model] | None = None
         self.load()
@@ -243,14 +244,16 @@ class Search:
     def belief(self, ledger: Ledger, running: Iterable[int] | None = None) -> Belief:
         """Return what the finished runs say; ``running`` are counted as not finished, whatever became of them."""
         status = ledger.status[0].copy()
-        n = len(status)
         if running is not None:
             status[list(running)] = 0
         done, failed = status == DONE, status == FAILED
         rows = ledger.plan.subsets
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
-        known = Known(rows[done], values, rows[failed], rows[(~done & ~failed)[:n]])
-        return Belief(known, self.goodness(values, ledger.targets, ledger.plan.maximize), self._rung(ledger))
+        known = Known(rows[done], values, rows[failed], rows[~done & ~failed])
+        if self._belief is None or not known.same(self._belief.known):
+            goodness = self.goodness(values, ledger.targets, ledger.plan.maximize)
+            self._belief = Belief(known, goodness, self._rung(ledger))
+        return self._belief
 
     def _rung(self, ledger: Ledger) -> Rung | None:
         """Return what the estimates say, in the units of the goal; None without any."""
@@ -373,7 +376,7 @@ class Search:
     def ask(self, n: int = 1) -> list[Proposal]:
         """Return the next n runs to make; fewer at the end of the budget, none once the answer is settled."""
         with self._books() as books:
-            if self.asked and self.standing(books.ledger).stop:
+            if self.stop and self.standing(books.ledger).stop:
                 return []
             jobs = [job for _ in range(n) if (job := self.decide(books)) is not None]
         return [Proposal(job.row, Subset(job.weights, self.task_names), job.seed, self.asked[job.row].why)

@@ -7,7 +7,7 @@ it takes hundredths of a second, and found the best rows sooner than the average
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,10 @@ class Known:
     values: Array  # (n, T)
     failed: Array  # (f, K)
     running: Array  # (r, K)
+
+    def same(self, other: Known) -> bool:
+        """Whether another knows the same."""
+        return all(np.array_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     @property
     def deterministic(self) -> bool:

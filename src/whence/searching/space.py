@@ -23,9 +23,10 @@ from whence.surrogates.kernels import Array
 
 LISTED = 4096  # rows up to which all allowed subsets are looked at
 DRAWN = 1000  # rows that stand for a larger space
-NEIGHBOURS = 300
-TRANSFERS = (0.2, 0.1, 0.05, 0.02)  # shares of a mixture that move from one source to another
+NEIGHBOURS = 200
+TRANSFERS = (0.1, 0.03)  # shares of a mixture that move from one source to another
 CLOSE = 1e-9
+LEAST_WEIGHT = 0.01  # of a source of a mixture that must be in it
 
 
 class Space(Protocol):
@@ -239,8 +240,8 @@ def _mixtures(
             raise InputError(f"The bounds of {name!r} must be two weights from 0 to 1, the lower first. Got {given!r}.")
         least[at], most[at] = low, high
     most[mask_of(names, exclude) == 1] = 0
-    if (must := mask_of(names, include) == 1).any():
-        least[must] = np.maximum(least[must], np.minimum(0.01, most[must]))
+    must = mask_of(names, include) == 1
+    least[must] = np.maximum(least[must], LEAST_WEIGHT)
     if (crossed := least > most + CLOSE).any():
         at = names.task_names[int(crossed.argmax())]
         raise InputError(f"No mixture meets the constraints: {at!r} must have some weight and is excluded.")
