@@ -43,7 +43,9 @@ SPACES = {
 }
 
 
-def meets(rows, *, size=None, max_size=6, include=(), exclude=(), costs=None, max_cost=np.inf, mixture=False, bounds=None):
+def meets(
+    rows, *, size=None, max_size=6, include=(), exclude=(), costs=None, max_cost=np.inf, mixture=False, bounds=None
+):
     """Whether rows meet constraints, said once more in plain words."""
     for row in rows:
         weight = dict(zip(NAMES, row, strict=True))

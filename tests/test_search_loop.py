@@ -132,7 +132,13 @@ def test_killed_anywhere_the_same_command_goes_on_with_the_same_decisions(home):
         import exp
 
         alone = whence.search(
-            exp.train, tasks=TASKS, budget=11, engine="inline", maximize=True, stop=False, path=home / f"alone{len(kills)}"
+            exp.train,
+            tasks=TASKS,
+            budget=11,
+            engine="inline",
+            maximize=True,
+            stop=False,
+            path=home / f"alone{len(kills)}",
         )
         assert [each["row"] for each in decided("run")] == alone.runs.subsets.tolist()
         np.testing.assert_array_equal(ledger.values[0], alone.runs.values)
@@ -197,7 +203,7 @@ def test_the_page_shows_what_the_run_folder_holds(home):
 
     found = whence.search(exp.train, tasks=["a<b>", *TASKS[1:]], budget=8, engine="inline", path="run", maximize=True)
     page = Path("run/search.html").read_text(encoding="utf-8")
-    assert "http-equiv=\"refresh\"" not in page  # it has ended
+    assert 'http-equiv="refresh"' not in page  # it has ended
     assert "a&lt;b&gt;" in page
     assert "<b>" not in page
     for value, why in zip(found.runs.values[:, 0], found.why, strict=True):

@@ -39,9 +39,7 @@ Function = Annotated[
 ]
 Runs = Annotated[int, typer.Option("--budget", "-b", metavar="N", help="Largest number of runs.", min=1)]
 GoalOption = Annotated[GoalName, typer.Option(help="What the runs are for.")]
-Weight = Annotated[
-    args.Names, typer.Option(metavar="NAME=WEIGHT", help="Worth of a unit of an outcome. Repeatable.")
-]
+Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Worth of a unit of an outcome. Repeatable.")]
 Within = Annotated[float | None, typer.Option(metavar="VALUE", help="Difference from the best that does not matter.")]
 Stop = Annotated[bool, typer.Option("--stop/--no-stop", help="Stop before the budget is spent once settled.")]
 Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.", rich_help_panel=ALLOWED)]

@@ -23,7 +23,7 @@ from whence.measuring.plan import whole
 from whence.measuring.values import flatten
 from whence.outcomes import Outcomes
 from whence.outcomes.checks import as_directions, as_names, listed
-from whence.outcomes.ledger import DONE, FAILED, Ledger, Reply, Result
+from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger, Reply, Result
 from whence.outcomes.plan import Job, Plan
 from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.subset import Subset
@@ -42,7 +42,8 @@ START = "balanced start"
 TOLD = "told, not asked for"
 SURE = 0.9  # how sure an answer must be to stop before the budget is spent
 SETTLED_ERROR = 0.1  # of the std of outcomes, at which predictions are good enough
-FEWEST_BEYOND = 3  # runs beyond the start before a search may stop
+FEWEST_BEYOND = 5  # runs beyond the start before a search may stop
+LATEST = 2  # runs without which an answer must be settled too
 
 
 @dataclass(frozen=True)
@@ -241,15 +242,17 @@ class Search:
 
     # ---- deciding ----------------------------------------------------------------------------------------
 
-    def belief(self, ledger: Ledger, running: Iterable[int] | None = None) -> Belief:
-        """Return what the finished runs say; ``running`` are counted as not finished, whatever became of them."""
+    def belief(self, ledger: Ledger, running: Iterable[int] = (), *, alone: bool = False) -> Belief:
+        """Return what the finished runs say; ``running`` are counted as not finished, whatever became of them.
+
+        ``alone`` leaves out what is running, which else counts as it is predicted.
+        """
         status = ledger.status[0].copy()
-        if running is not None:
-            status[list(running)] = 0
+        status[list(running)] = OPEN
         done, failed = status == DONE, status == FAILED
         rows = ledger.plan.subsets
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
-        known = Known(rows[done], values, rows[failed], rows[~done & ~failed])
+        known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
         if self._belief is None or not known.same(self._belief.known):
             goodness = self.goodness(values, ledger.targets, ledger.plan.maximize)
             self._belief = Belief(known, goodness, self._rung(ledger))
@@ -271,7 +274,7 @@ class Search:
         if not targets or np.isnan(values).all():
             return np.zeros((len(values), 1))
         if self.goal == "best":
-            return np.asarray(values @ self.signed_weights(targets, maximize))[:, None]
+            return np.asarray(values @ self.signed_weights(targets, maximize), np.float64)[:, None]
         at = [self._place(self.target, targets)] if self.target else list(range(len(targets)))
         spread = np.nanstd(values[:, at], axis=0)
         return np.asarray((values[:, at] - np.nanmean(values[:, at], axis=0)) / np.where(spread > 0, spread, 1.0))
@@ -285,7 +288,7 @@ class Search:
                 share[self._place(name, targets)] = weight
             if not (np.isfinite(share).all() and (share >= 0).all() and share.any()):
                 raise InputError("must be zero or more, and not all zero.", parameter="weights", of="search")
-            return sign * share
+            return np.asarray(sign * share)
         share[self._place(self.target, targets) if self.target else slice(None)] = 1.0
         if len(set(sign[share > 0])) > 1:
             raise InputError(
@@ -294,7 +297,7 @@ class Search:
                 weights=None,
                 target=None,
             )
-        return sign * share / share.sum()
+        return np.asarray(sign * share / share.sum())
 
     def _place(self, name: str, targets: tuple[str, ...]) -> int:
         if name not in targets:
@@ -310,16 +313,14 @@ class Search:
         """Return the generator of a decision."""
         return np.random.default_rng([self.seed, number])
 
-    def choose(self, ledger: Ledger, number: int, running: Iterable[int] | None = None) -> tuple[Array, str] | None:
+    def choose(self, ledger: Ledger, number: int, running: Iterable[int] = ()) -> tuple[Array, str] | None:
         """Return the row of a decision and why; None where no run would tell anything."""
         belief = self.belief(ledger, running)
         if number < self.n_start and not len(belief.known.failed):
             start = balanced_start(self.space, self.n_start, np.random.default_rng(self.seed))
             if number < len(start):
                 return start[number], START
-        found = next_row(
-            self.goal, self.space, belief, self.rng(number), lambda goodness: self.shown(ledger, goodness)
-        )
+        found = next_row(self.goal, self.space, belief, self.rng(number), lambda goodness: self.shown(ledger, goodness))
         return None if found is None else (found.row, found.why)
 
     def model(self, ledger: Ledger) -> Model:
@@ -327,12 +328,15 @@ class Search:
         if self._fitted is None or self._fitted[0] != ledger.done:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DataWarning)  # what is odd about the design was chosen
-                self._fitted = ledger.done, fit(ledger.outcomes("whence.search"), estimates=self.estimates, seed=self.seed)
+                self._fitted = (
+                    ledger.done,
+                    fit(ledger.outcomes("whence.search"), estimates=self.estimates, seed=self.seed),
+                )
         return self._fitted[1]
 
     def standing(self, ledger: Ledger) -> Standing:
         """Return how far the search is, by the runs that are finished."""
-        belief, rng = self.belief(ledger, ()), self.rng(len(self.asked))
+        belief, rng = self.belief(ledger, alone=True), self.rng(len(self.asked))
         done = len(belief.known.rows)
         if done < FEWEST or not ledger.targets:
             return Standing(None, 0.0, False, f"{counted(done, 'run')} finished, too few to say anything")
@@ -341,6 +345,10 @@ class Search:
             return Standing(None, 0.0, False, f"all {counted(done, 'run')} came out alike")
         if self.goal == "best":
             best = best_row(self.space, belief, self.within, rng)
+            if not early and best.sure >= SURE:  # and was, before the last runs
+                latest = np.flatnonzero(ledger.status[0] == DONE)[-LATEST:]
+                before = best_row(self.space, self.belief(ledger, latest, alone=True), self.within, rng)
+                early = before.sure < SURE
             more = "" if best.sure >= SURE else f"; the best may be better by {best.gain:.2g} on average"
             words = f"{best.sure:.0%} sure to be within {best.within:.2g} of the best{more}"
             return Standing(best, best.sure, not early and best.sure >= SURE, words)
@@ -360,7 +368,7 @@ class Search:
         found = self.choose(ledger, number)
         if found is None:
             return None
-        open_rows = tuple(np.flatnonzero((ledger.status[0] != DONE) & (ledger.status[0] != FAILED)).tolist())
+        open_rows = tuple(np.flatnonzero(ledger.status[0] == OPEN).tolist())
         return self._add(books, Asked(tuple(found[0].tolist()), found[1], open_rows))
 
     def _add(self, books: Books, asked: Asked) -> Job:

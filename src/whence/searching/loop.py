@@ -86,8 +86,8 @@ def search(
     if names is None:
         raise InputError("The tasks must be known: name them with {tasks}, or give their number.", tasks=None)
     up = function.maximize if maximize is None or maximize == () else maximize
-    asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap and cheap.estimates, **question)
-    asking.outcome_fn, asking.rung_words = name_of(function), str(cheap or "")
+    asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap.estimates, **question)
+    asking.outcome_fn, asking.rung_words = name_of(function), cheap.words
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
     with View(asking, progress=progress) as view:
         ledger = carry_out(
@@ -111,4 +111,3 @@ def grow(asking: Search, books: Books, n_workers: int, view: View) -> Iterator[J
     while not standing.stop and books.ledger.open < n_workers and (job := asking.decide(books)):
         yield job
     view.show(books.ledger, standing)
-

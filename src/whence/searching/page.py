@@ -21,7 +21,7 @@ from whence.display.numbers import decimals, number
 from whence.display.report.page import style
 from whence.errors import counted, safe_text
 from whence.measuring.display import duration
-from whence.outcomes.ledger import DONE, FAILED, Ledger
+from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger
 from whence.outcomes.writing import whole_file
 from whence.searching.ask import Search, Standing
 from whence.searching.goals import GOALS
@@ -128,7 +128,7 @@ def _describe(ledger: Ledger, row: Any) -> str:
 
 def _running(asking: Search, ledger: Ledger) -> list[str]:
     """Return the runs that are not finished, and why they are made."""
-    open_rows = np.flatnonzero((ledger.status[0] != DONE) & (ledger.status[0] != FAILED))
+    open_rows = np.flatnonzero(ledger.status[0] == OPEN)
     return [f"running {at}: {_describe(ledger, asking.asked[at].row)} ({asking.asked[at].why})" for at in open_rows]
 
 

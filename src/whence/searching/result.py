@@ -23,6 +23,7 @@ from whence.searching.belief import FEWEST
 from whence.searching.goals import GOALS
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
+from whence.surrogates.trust import trust_in_estimates
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,18 +186,20 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
         notes.append(f"Not settled at {GOALS[asking.goal]}: a larger budget goes on from here.")
     elif left and not ledger.open:
         notes.append("No other allowed run would tell more.")
-    if failures := asking.belief(ledger, ()).known.failures_in_words(asking.task_names):
+    if failures := asking.belief(ledger, alone=True).known.failures_in_words(asking.task_names):
         notes.append(failures)
     if asking.rung_words:
         notes.append(asking.rung_words)
+    if asking.estimates is not None and ledger.done >= FEWEST:
+        notes.append(trust_in_estimates(asking.model(ledger)))
     return notes
 
 
 def settling(asking: Search, ledger: Ledger) -> Any:
     """Return what tasks seem to do so far: rows of (task, effect, half of its 90% interval)."""
-    from whence.searching.goals import HALF_WIDTH, STRETCH, contrasts_of, some_rows
+    from whence.searching.goals import HALF_WIDTH, contrasts_of, some_rows, stretch
 
-    belief = asking.belief(ledger, ())
+    belief = asking.belief(ledger, alone=True)
     if len(belief.known.rows) < FEWEST or np.ptp(belief.goodness, axis=0).max() == 0:
         return []
     pool = some_rows(asking.space, asking.rng(len(asking.asked)))
@@ -205,5 +208,5 @@ def settling(asking: Search, ledger: Ledger) -> Any:
     unit = belief.unit(pool, covariance, noise)
     std = np.sqrt(np.maximum(np.einsum("ei,ij,ej->e", contrasts, covariance, contrasts), 0))
     return list(
-        zip(asking.task_names, (contrasts @ mean).mean(1), STRETCH * HALF_WIDTH * std * unit.mean(), strict=True)
+        zip(asking.task_names, (contrasts @ mean).mean(1), stretch(belief.known) * HALF_WIDTH * std * unit.mean(), strict=True)
     )

@@ -70,7 +70,8 @@ class Subsets:
 
     def _affordable(self, order: Array, size: int) -> list[int]:
         """Return the first tasks of an order that fit into the cost limit together."""
-        limits, members = self.constraints, []
+        limits = self.constraints
+        members: list[int] = []
         cost = float(limits.include @ limits.costs)
         for task in order:
             if len(members) < size and cost + limits.costs[task] <= limits.budget:
