@@ -2,14 +2,12 @@
 
     python benchmarks/search.py race [--repeats 3] [--targets 2] [--budget 40] [--jobs 1]
     python benchmarks/search.py sure [--repeats 40]
-    python benchmarks/search.py effects [--repeats 3]
 
 ``race``: a run is a look-up in a table of ../shared/data/tables (at most 1,023 of its rows, drawn once; mixtures are
 rows too). After every run a method names the row it would use. Regret is how much worse that row is than the best one,
 over how much better the best is than the median; "top 1%" is the number of runs after which the named row is among the
 best 1% and stays there until 3 more runs were made. ``sure``: on simulated functions with noise and on the tables, how
-often the row of a search that stops because it is 90% sure is within its tolerance of the best. ``effects``: how many
-signs of the effects of tasks, as the whole table gives them, are right after so many runs.
+often the row of a search that stops because it is 90% sure is within its tolerance of the best.
 
 Written to benchmarks/results/search.md by hand from what is printed.
 """
@@ -71,9 +69,11 @@ def ours(S, y, budget, seed):
     for _ in range(budget):
         for run in search.ask():
             search.tell(run, y[place_of(S, run.subset)])
-            ledger = search.ledger()
-            best = search.standing(ledger).best
-            yield place_of(S, best.row) if best else int(max(_told(search, S), key=lambda at: y[at]))
+            made = len(search.asked)
+            if made <= 20 or made % 2 == 0:
+                best = search.standing(search.ledger()).best
+                named = place_of(S, best.row) if best else int(max(_told(search, S), key=lambda at: y[at]))
+            yield named
 
 
 def _told(search, S):
@@ -212,7 +212,22 @@ def one_race(name, target, method, seed, budget):
     top = (y[None] > worth[:, None]).mean(1) < 0.01
     held = np.array([top[n : n + 4].all() for n in range(budget)])
     first = int(held.argmax()) + 1 if held.any() else 2 * budget
-    return name, method, first, regret, time.process_time() - began
+    return name, method, first, regret.tolist(), time.process_time() - began
+
+
+def remembered(call, raw):
+    """What a race came to; from the file where it is in it, else run and added to it."""
+    key = json.dumps([*call[:2], *call[2:]], default=int)
+    if raw and raw.exists():
+        for line in raw.read_text().splitlines():
+            record = json.loads(line)
+            if record["call"] == key:
+                return record["found"]
+    found = one_race(*call)
+    if raw:
+        with raw.open("a") as file:
+            file.write(json.dumps({"call": key, "found": found}) + "\n")
+    return found
 
 
 def race(arguments):
@@ -228,7 +243,7 @@ def race(arguments):
         for seed in range(arguments.repeats)
         for method in arguments.methods or METHODS
     ]
-    found = Parallel(arguments.jobs)(delayed(one_race)(*call) for call in calls)
+    found = Parallel(arguments.jobs)(delayed(remembered)(call, arguments.raw) for call in calls)
     marks = [n for n in CHECKPOINTS if n <= arguments.budget]
     print(f"| method | runs to the top 1% | {' | '.join(f'regret at {n}' for n in marks)} | s per search |")
     print(f"|---|---|{'---|' * (len(marks) + 1)}")
@@ -238,7 +253,7 @@ def race(arguments):
         first = [np.mean([each[2] for each in own]) for own in tables]
         regret = np.mean([np.mean([each[3] for each in own], axis=0) for own in tables], axis=0)
         seconds = np.mean([each[4] for each in found if each[1] == method])
-        by_table[method] = first, [np.mean([each[3].mean() for each in own]) for own in tables]
+        by_table[method] = first, [np.mean([np.mean(each[3]) for each in own]) for own in tables]
         cells = " | ".join(f"{regret[n - 1]:.3f}" for n in marks)
         print(f"| {method} | {np.mean(first):.1f} | {cells} | {seconds:.1f} |", flush=True)
     for place, what in ((0, "runs to the top 1%"), (1, "mean regret over all runs")):
@@ -280,11 +295,13 @@ def one_sure(kind, seed, budget):
         for run in search.ask():
             search.tell(run, y[place_of(S, run.subset)] + noise * rng.normal())
         standing = search.standing(search.ledger())
-        if standing.best and n >= search.n_start + 3:
+        if standing.best and n >= search.n_start + 5:
             right = bool(y.max() - y[place_of(S, standing.best.row)] <= standing.best.within + 1e-12)
             seen.append((standing.best.sure, right))
-            if stopped is None and standing.best.sure >= 0.9:
+            search.stop = True
+            if stopped is None and search.standing(search.ledger()).stop:
                 stopped = n, right
+            search.stop = False
     return kind, seen, stopped
 
 
@@ -318,6 +335,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--raw", type=Path, help="file to keep single races in, and to resume from")
     arguments = parser.parse_args()
     print(f"python benchmarks/search.py {arguments.part}, {platform.machine()}, {time.strftime('%d %B %Y')}")
     began = time.time()
