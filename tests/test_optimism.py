@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import whence
-from whence.answers.optimism import _curve, _measured, _noise, expected_of_chosen
+from whence.answers.optimism import ALIKE_RUNS, FURTHEST, _curve, _measured, _noise, _tails, expected_of_chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
@@ -35,7 +35,12 @@ def coverage_at_the_choice(shape, outcome, replicates):
 
 @pytest.mark.parametrize(
     ("shape", "outcome", "replicates"),
-    [("pairs", "gaussian", 2), ("threshold", "gaussian", 1), ("pairs", "success rates", 2)],
+    [
+        ("pairs", "gaussian", 2),
+        ("threshold", "gaussian", 1),
+        ("pairs", "skewed", 1),
+        ("pairs", "success rates", 2),
+    ],
 )
 def test_the_interval_of_the_recommended_subset_holds(shape, outcome, replicates):
     own, plain = coverage_at_the_choice(shape, outcome, replicates)
@@ -58,6 +63,20 @@ def test_few_errors_say_little():
     assert abs(mean) < 0.5
     assert std > 1
     assert freedom < 10
+
+
+def test_an_interval_reaches_further_on_the_side_of_a_long_tail():
+    """Of a power of uniform numbers the quantiles are known; few runs tell little of tails, and none everything."""
+    n = 2001
+    values = ((np.arange(n) + 0.5) / n) ** 1.5
+    ratio = (0.9**1.5 - 0.5**1.5) / (0.5**1.5 - 0.1**1.5)
+    lower, upper = _tails(values)
+    assert lower == 1.0
+    np.testing.assert_allclose(upper, ratio ** (n / (n + ALIKE_RUNS)), rtol=1e-3)
+    np.testing.assert_allclose(_tails(-values), [upper, 1.0])
+    assert 1 < _tails(values[::200])[1] < np.sqrt(upper) + 0.05
+    assert _tails(values**4) == (1.0, FURTHEST)
+    assert _tails(np.zeros(5)) == (1.0, 1.0)
 
 
 def test_a_run_of_the_subset_counts_for_as_much_as_its_noise_allows():

@@ -12,12 +12,14 @@ Everything is a set function on tasks. The flow, and where each step lives::
     gradients/       a model linearised once: projections, routes to its features, their store, all subsets solved
     baselines/       influence functions, TracIn, TRAK, SOURCE, BIF: one score per task, as an additive surrogate
     icl/             outcome functions of prompts: demonstrations as tasks, true and estimated; their order and choice
+    rl/              outcome functions of agents: environments as tasks, judged by whole episodes
     outcomes/        Outcomes, the table of runs: its formats on disk, what is refused, what deserves a look
     surrogates/      scikit-learn regressors on that table, and fit, which makes one of runs and estimates
     answers/         what each task does, what pairs do together, which subset to use, which runs to make next
     evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
     searching/       search: a budget → runs, each chosen by those before it → the answer; ask and tell
     display/         answers as words, tables, pictures and a page that predicts in the browser
+    datasets/        recorded runs of our own, and the leaderboard on them
     cli/             the same verbs on files         demo/            all of it on a set function whose truth is known
 
 A user's session::
@@ -107,7 +109,7 @@ _HOME = {
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }
-_MODULES = {name: name for name in ("baselines", "evaluation", "icl")} | {"plots": "display.plots"}
+_MODULES = {name: name for name in ("baselines", "datasets", "evaluation", "icl", "rl")} | {"plots": "display.plots"}
 __all__ = sorted(_HOME)
 
 

@@ -2,8 +2,9 @@
 
 The prediction of a subset chosen as the best is partly chance, and it lies where runs are few. How predictions that
 high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
-of the prediction, correct the prediction and say how wide its interval has to be. Where the subset itself was run, its
-own outcomes count for as much as their noise allows, and not for more.
+of the prediction, correct the prediction and say how wide its interval has to be. Where outcomes have a long tail on
+one side, the interval reaches further on that side. Where the subset itself was run, its own outcomes count for as much
+as their noise allows, and not for more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LEAST_STD = 0.7
 HIGHEST = 4
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
+# The tails of outcomes are compared beyond these quantiles; as many runs as the guess that they are alike is worth;
+# and an end never reaches further than so many times.
+TAIL, ALIKE_RUNS, FURTHEST = 0.1, 20, 2.0
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
 GUESSED_RUNS = 4
 
@@ -32,7 +36,7 @@ GUESSED_RUNS = 4
 def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array]:
     """Return the outcome to expect of new runs of a chosen subset, and the ends of its 90% interval, all (T,)."""
     predicted, std = (moment[0] for moment in model.predict_quietly(subset[None], return_std=True))
-    expected, half_width = predicted.copy(), np.empty(len(predicted))
+    expected, half_width, tails = predicted.copy(), np.empty(len(predicted)), np.ones((len(predicted), 2))
     held_out, held_out_std = model.held_out()
     own = (model.outcomes.subsets == subset).all(1)
     for t in range(len(predicted)):
@@ -52,8 +56,8 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
         heights = (np.append(mean, predicted[t]) - center) / scale
         shift, stretch, freedom = _curve((values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST))
         expected[t] += width * shift
-        half_width[t] = width * stretch * _student(freedom)
-    return expected, expected - half_width, expected + half_width
+        half_width[t], tails[t] = width * stretch * _student(freedom), _tails(values)
+    return expected, expected - half_width * tails[:, 0], expected + half_width * tails[:, 1]
 
 
 def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
@@ -94,6 +98,15 @@ def _measured(values: Array, held_out: float, std: float, noise: tuple[float, in
     others = 1 / (std**2 - variance)
     precision = others + len(values) / variance
     return (others * held_out + values.sum() / variance) / precision, float(np.sqrt(1 / precision + variance))
+
+
+def _tails(values: Array) -> tuple[float, float]:
+    """Return how much further the lower and the upper end of an interval reach where outcomes are skewed, 1 or more."""
+    lower, middle, upper = np.quantile(values, [TAIL, 0.5, 1 - TAIL])
+    if not lower < middle < upper:
+        return 1.0, 1.0
+    ratio = ((upper - middle) / (middle - lower)) ** (len(values) / (len(values) + ALIKE_RUNS))
+    return min(max(1.0, 1 / ratio), FURTHEST), min(max(1.0, ratio), FURTHEST)
 
 
 def _noise(subsets: Array, values: Array) -> tuple[float, int]:

@@ -1,9 +1,9 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
 Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
-`on_runs` makes commands of; the others (measure.py, search.py, estimate.py, icl.py) are commands of their own. arguments.py
-declares the options, shell.py prints answers and errors. Whatever is slow to import is imported by the verb that needs
-it, so that ``whence --help`` is immediate.
+`on_runs` makes commands of; the others are commands of their own, in a file of their name. arguments.py declares the
+options, shell.py prints answers and errors. Whatever is slow to import is imported by the verb that needs it, so that
+``whence --help`` is immediate.
 """
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
@@ -18,6 +18,7 @@ import typer
 import whence
 from whence.cli import arguments as args
 from whence.cli import verbs
+from whence.cli.benchmark import benchmark
 from whence.cli.estimate import estimate
 from whence.cli.evaluate import evaluate
 from whence.cli.icl import icl
@@ -114,7 +115,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 COMMANDS: dict[str, list[Callable[..., None]]] = {
     START: [demo],
     MAKE: [search, measure, estimate],
-    LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report)],
+    LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],
     PROMPTS: [icl],

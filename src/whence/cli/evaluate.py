@@ -3,7 +3,6 @@
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import math
 import warnings
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +14,13 @@ from whence.cli.shell import Answer, warn
 from whence.display.layout import Page, Row, both_ends, remark, table, title
 from whence.display.numbers import decimals, number, share
 from whence.display.pages import comparison_page
-from whence.errors import DataWarning, InputError, did_you_mean
+from whence.errors import DataWarning, InputError
 
 if TYPE_CHECKING:
     from whence.evaluation import Ceiling, Comparison, RunsNeeded
     from whence.outcomes import Outcomes
     from whence.surrogates.kernels import Array
-
-Method = Callable[["Outcomes"], Any]  # runs to learn from → a surrogate
-STANDARD = ("tuned linear", "paper kernel", "size only")  # what whence is held against where nothing else is asked for
+    from whence.surrogates.peers import Method
 
 
 def evaluate(
@@ -41,11 +38,12 @@ def evaluate(
     """Compare with simpler methods on runs held out."""
     from whence.evaluation import noise_ceiling, repeated_splits, runs_needed, scored
     from whence.progress import track
+    from whence.surrogates.peers import STANDARD, peers
     from whence.surrogates.rungs import learn_rungs
 
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
-    beside = _beside(args.names_of(methods) or STANDARD, seed)
+    beside = peers(args.names_of(methods) or STANDARD, seed)
     cheap = args.read_estimates(estimates, runs)
     # Learned once: splits are of the true runs, and estimates are the same for all of them.
     rungs = None if cheap is None else {rung.name: rung.model for rung in learn_rungs(cheap, runs, seed=seed)}
@@ -113,28 +111,6 @@ def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, Any]:
         "subsets_to_judge_by": found.n_test,
         "targets_undefined_per_split": found.n_undefined,
     }
-
-
-def _beside(names: Sequence[str], seed: int) -> "dict[str, Method]":
-    """The methods of these names."""
-    from whence.evaluation import SizeOnly
-
-    surrogates = {
-        "tuned linear": whence.AdditiveSurrogate(),
-        "least squares": whence.AdditiveSurrogate("ols"),
-        "lasso": whence.AdditiveSurrogate("lasso"),
-        "tuned kernel": whence.KernelSurrogate(),
-        "paper kernel": whence.KernelSurrogate(settings="paper"),
-    }
-
-    def fitting(surrogate: Any) -> "Method":
-        return lambda train: whence.fit(train, surrogate=surrogate, seed=seed)
-
-    known = {name: fitting(surrogate) for name, surrogate in surrogates.items()}
-    known["size only"] = SizeOnly.fit
-    if unknown := [name for name in names if name not in known]:
-        raise InputError(f"There is no method {unknown[0]!r}. {did_you_mean(unknown[0], known)}")
-    return {name: known[name] for name in names}
 
 
 # ---- true leave-one-out effects --------------------------------------------------------------------------

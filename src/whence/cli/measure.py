@@ -16,7 +16,7 @@ from rich.text import Text
 from whence.cli import arguments as args
 from whence.cli.shell import Answer, hint_at_directions, print_line
 from whence.display.layout import Page, Row, command, remark, table, title
-from whence.display.numbers import number, span
+from whence.display.pages import ceiling_in_words
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
 ]
-Seeds = Annotated[int, typer.Option(metavar="N", help="Number of runs of each subset.", min=1)]
+Seeds = Annotated[int | None, typer.Option(metavar="N", help="Number of runs of each subset (default: 1).", min=1)]
 Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
 Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="Metric for which higher is better.")]
 Jobs = Annotated[
@@ -68,7 +68,7 @@ def measure(
     n: Subsets = None,
     tasks: Tasks = None,
     seed: args.Seed = 0,
-    seeds: Seeds = 1,
+    seeds: Seeds = None,
     maximize: Maximize = None,
     retry: Retry = False,
     accept_change: args.AcceptChange = False,
@@ -206,7 +206,4 @@ def _noise(ledger: "Ledger") -> Page:
     if ledger.plan.seeds < 2 or not ledger.done:
         return []
     ceiling = noise_ceiling(ledger.outcomes())
-    if ceiling.reason:
-        return []
-    known = f"{number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})"
-    return [Text(f"Noise ceiling of the rank correlation: {known}.")]
+    return [] if ceiling.reason else [Text(ceiling_in_words(ceiling))]

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 MOST_TARGETS = 5  # with more, tables show the mean over targets
 HOW = "--json or --top"  # to see what a table leaves out
 NO_PAIRS = "None: this surrogate adds up what each task does alone, and cannot see pairs."
+DROWNED = 0.5  # a ceiling below which seeds are said to drown what subsets do
+DROWNED_WORDS = (
+    "Runs of one subset with other seeds differ more than subsets do: longer trainings, larger evaluations or more "
+    "seeds tell more here than more subsets."
+)
 SCORES = {
     "rank corr.": "Spearman correlation of predicted and measured outcomes (LDS)",
     "residual": "squared error over the variance of the outcome",
@@ -218,6 +223,15 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes) -> Pag
     return [*page, remark(f"how: {found.how}")]
 
 
+def ceiling_in_words(ceiling: Ceiling) -> str:
+    """Return how well runs can be predicted at all, and what to do where seeds differ more than subsets."""
+    what = "Noise ceiling of the rank correlation"
+    if ceiling.reason:
+        return f"{what}: unknown. {ceiling.reason}"
+    text = f"{what}: {number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})."
+    return text if ceiling.mean >= DROWNED else f"{text} {DROWNED_WORDS}"
+
+
 def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page:
     """Return the scores of every method, and how far the first is ahead of each."""
     first, *_ = found.methods
@@ -229,11 +243,10 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
         cells.append([str(method), *_scores(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
     columns = ["method", *SCORES, f"{first} minus it", f"{first} is"]
     over = f" and {n_targets} targets" if n_targets > 1 else ""
-    known = f"{number(ceiling.mean)} (95% interval {span(ceiling.mean_low, ceiling.mean_high)})."
     page: Page = [
         title(f"Held-out runs, mean over {found.lds.shape[1]} random splits{over}"),
         table(columns, cells, left=columns[-1:]),
-        Text(f"Noise ceiling of the rank correlation: {f'unknown. {ceiling.reason}' if ceiling.reason else known}"),
+        Text(ceiling_in_words(ceiling)),
         Text(f"Each split learns from {found.n_train} subsets and is judged by {found.n_test} others."),
     ]
     if found.n_undefined.any():

@@ -37,6 +37,7 @@ class FunctionInFile(OutcomeFn):
         self.__qualname__ = name
         said = as_outcome_fn(self.function)
         self.task_names, self.maximize, self.provenance = said.task_names, said.maximize, said.provenance
+        self.replicates = said.replicates
         self.__signature__ = inspect.signature(self.function)
 
     def __call__(self, subset: Subset, seed: int) -> Any:

@@ -35,7 +35,7 @@ def measure(
     tasks: Iterable[str] | int | None = None,
     path: str | os.PathLike[str] | None = None,
     seed: int = 0,
-    seeds: int = 1,
+    seeds: int | None = None,
     jobs: int = 1,
     engine: str = "local",
     threads: int = 1,
@@ -80,8 +80,8 @@ def measure(
     seed : int
         Of the design and of the rows. Replicate r of subset i is measured with the seed
         ``numpy.random.SeedSequence([seed, r]).generate_state(n)[i] >> 1``.
-    seeds : int
-        How often each subset is measured.
+    seeds : int, optional
+        How often each subset is measured; once where not given, or as often as the outcome function asks for.
     jobs : int
         Number of workers; -1 for one per processor.
     engine : {"local", "ray", "inline"}

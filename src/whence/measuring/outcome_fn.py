@@ -23,7 +23,7 @@ from whence.outcomes.checks import listed
 from whence.outcomes.subset import Subset
 
 BATCH_SIZE = 64
-_SAID = ("task_names", "maximize", "provenance", "batch_size", "batch", "tuned", "check")
+_SAID = ("task_names", "maximize", "provenance", "replicates", "batch_size", "batch", "tuned", "check")
 
 
 class OutcomeFn:
@@ -47,6 +47,8 @@ class OutcomeFn:
         None where subsets are measured one by one.
     batch_size : int
         The largest m.
+    replicates : int
+        Runs of each subset, where `measure` is not told; more than one where training is noisy.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class OutcomeFn:
     fingerprint: Mapping[str, str] | None = None
     batch: Callable[[Any, Any], Any] | None = None
     batch_size: int = BATCH_SIZE
+    replicates: int = 1
 
     def __call__(self, subset: Subset, seed: int) -> Any:
         """Outcomes of one subset: a number, an array, or ``{metric: number or array}``."""
@@ -134,6 +137,7 @@ def _check(found: OutcomeFn) -> None:
         ("tuned", found.tuned, "a method", callable(found.tuned)),
         ("check", found.check, "a method", callable(found.check)),
         ("batch_size", found.batch_size, "an integer of at least 1", _is_count(found.batch_size)),
+        ("replicates", found.replicates, "an integer of at least 1", _is_count(found.replicates)),
         ("provenance", found.provenance, "a mapping of names to text", isinstance(found.provenance, Mapping)),
     ):
         if not good:

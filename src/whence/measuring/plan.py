@@ -18,10 +18,10 @@ GIVEN = "given subsets"
 
 
 def make_plan(
-    outcome_fn: OutcomeFn, design: Any, n: int | None, *, tasks: Any, seed: int, seeds: int, maximize: Any
+    outcome_fn: OutcomeFn, design: Any, n: int | None, *, tasks: Any, seed: int, seeds: int | None, maximize: Any
 ) -> Plan:
     """Plan of a run from what `whence.measure` is given."""
-    seeds = whole(seeds, "seeds", 1)
+    seeds = whole(outcome_fn.replicates if seeds is None else seeds, "seeds", 1)
     seed = whole(seed, "seed", 0)
     if n is not None:
         n = whole(n, "n", 1)

@@ -1,0 +1,88 @@
+"""The verb that scores methods on recorded runs."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+import whence
+from whence.cli import arguments as args
+from whence.cli.shell import Answer
+from whence.display.layout import Page, Row, remark, table, title
+from whence.display.numbers import number
+from whence.display.pages import SCORES
+from whence.errors import InputError
+
+if TYPE_CHECKING:
+    from whence.surrogates.peers import Method
+
+MethodNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[METHOD]...",
+        help="Regressor in the style of scikit-learn, as FILE.py:NAME, or one of: tuned linear, least squares, lasso, "
+        "tuned kernel, paper kernel, size only.",
+        show_default=False,
+    ),
+]
+Data = Annotated[args.Names, typer.Option("--data", metavar="NAME", help="Use this data set only. Repeatable.")]
+Sizes = Annotated[
+    list[int] | None, typer.Option("--runs", metavar="N", help="Number of subsets to learn from. Repeatable.", min=3)
+]
+
+
+def benchmark(
+    methods: MethodNames = None,
+    data: Data = None,
+    runs: Sizes = None,
+    splits: args.Splits = 5,
+    seed: args.Seed = 0,
+    as_json: args.Json = False,
+) -> None:
+    """Score a method on recorded runs, beside whence and simpler ones."""
+    from whence.datasets import available, leaderboard
+    from whence.datasets.leaderboard import SIZES
+    from whence.surrogates.peers import STANDARD, peers
+
+    rows: dict[str, Method] = {"whence": lambda train: whence.fit(train, seed=seed)}
+    rows |= peers(STANDARD, seed) | {name: _method(name, seed) for name in methods or ()}
+    found = leaderboard(rows, names=args.names_of(data) or None, sizes=runs or SIZES, n_splits=splits, seed=seed)
+    sets = available().loc[list(dict.fromkeys(found.frame["data"]))]
+    page: Page = [title("Data sets")]
+    page += [Text(f"{name}: {row['title']}") for name, row in sets.iterrows()]
+    for (name, size), part in found.frame.groupby(["data", "runs"], sort=False):
+        cells: list[Row] = [
+            [str(row["method"]), *(number(row[key]) for key in ("lds", "lds_of_mean", "residual_error", "coverage")),
+             number(row["seconds"], 2)]
+            for _, row in part.sort_values("lds", ascending=False).iterrows()
+        ]  # fmt: skip
+        page += [title(f"{name}, {size} runs to learn from"), table(["method", "rank corr.", "of the mean", "residual",
+                                                                     "90% hold", "seconds"], cells)]  # fmt: skip
+        page += [
+            Text(f"{row['method']} failed on {row['failed']} of {splits} splits: {row['message']}", style="red")
+            for _, row in part.iterrows()
+            if row["failed"]
+        ]
+    summary = found.summary()
+    page += [
+        title("Mean rank correlation over data sets"),
+        table(["method", *(f"{size} runs" for size in summary.columns)],
+              [[str(method), *(number(value) for value in row)] for method, row in summary.iterrows()]),
+        *(remark(f"{name}: {words}") for name, words in SCORES.items()),
+        remark("of the mean: the rank correlation where the mean over targets is the outcome"),
+    ]  # fmt: skip
+    Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page).print(as_json=as_json)
+
+
+def _method(text: str, seed: int) -> "Method":
+    """The method that an argument names."""
+    from whence.measuring.functions import load_function
+    from whence.surrogates.peers import fitting, peers
+
+    if ":" not in text:
+        return peers([text], seed)[text]
+    found: Any = load_function(text)[0]
+    if not (callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None))):
+        raise InputError(f"{text} must be a regressor with fit and predict. Got {type(found).__name__} instead.")
+    return fitting(found, seed)

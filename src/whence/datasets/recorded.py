@@ -1,0 +1,109 @@
+"""Files of recorded runs, their index, and how they are read: whole and unchanged, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from whence.errors import InputError, did_you_mean
+from whence.outcomes import Outcomes, read_outcomes
+from whence.outcomes.writing import write_document
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path(__file__).parent / "runs"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What is known of a data set: what it holds, how it was made, and the digest of its file."""
+
+    title: str
+    command: str
+    machine: str
+    date: str
+    runs: int
+    tasks: int
+    targets: int
+    sha256: str
+
+
+def index() -> dict[str, Recorded]:
+    """Return what is known of every data set, by name."""
+    text = (FOLDER / "index.json").read_text(encoding="utf-8")
+    return {name: Recorded(**fields) for name, fields in json.loads(text).items() if name != "crc"}
+
+
+def available() -> pd.DataFrame:
+    """Return the data sets, a row for each.
+
+    Examples
+    --------
+    >>> available().loc["digits", ["runs", "tasks", "targets"]].to_dict()
+    {'runs': 1024, 'tasks': 10, 'targets': 1}
+    """
+    import pandas as pd
+
+    return pd.DataFrame({name: asdict(found) for name, found in index().items()}).T.drop(columns="sha256")
+
+
+def load(name: str) -> Outcomes:
+    """Return the runs of a data set.
+
+    Examples
+    --------
+    >>> load("digits")
+    Outcomes: 1024 runs × 10 tasks → accuracy (higher is better); 1024 distinct subsets
+    """
+    known = index()
+    if name not in known:
+        raise InputError(f"There is no data set '{name}'. {did_you_mean(name, known)}")
+    path = FOLDER / f"{name}.npz"
+    if not path.is_file():
+        raise InputError(f"The data set '{name}' is not installed. Make it with: {known[name].command}")
+    if _digest(path) != known[name].sha256:
+        raise InputError(f"{path}: the file does not match its checksum. Reinstall whence, or make it again.")
+    return read_outcomes(path)
+
+
+def record(name: str, runs: Outcomes, title: str, command: str) -> None:
+    """Keep runs as a data set: values in single precision, how they were made, and the digest of the file.
+
+    Parameters
+    ----------
+    name : str
+    runs : Outcomes
+    title : str
+        What they are, in a sentence.
+    command : str
+        What makes them again.
+    """
+    FOLDER.mkdir(exist_ok=True)
+    date = time.strftime("%Y-%m-%d")
+    provenance = {"source": title, "command": command, "machine": platform.machine(), "date": date}
+    kept = Outcomes(
+        runs.subsets,
+        runs.values.astype(np.float32).astype(np.float64),
+        task_names=runs.task_names,
+        target_names=runs.target_names,
+        maximize=runs.maximize,
+        provenance=provenance,
+    )
+    path = FOLDER / f"{name}.npz"
+    kept.write(path)
+    found = Recorded(title, command, platform.machine(), date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))
+    known = index() if (FOLDER / "index.json").is_file() else {}
+    everything = sorted({**known, name: found}.items())
+    write_document(FOLDER / "index.json", {each: asdict(fields) for each, fields in everything})
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()

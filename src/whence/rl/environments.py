@@ -1,0 +1,76 @@
+"""Environments by name: how each is made, and that one policy can act in all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from whence.errors import InputError, did_you_mean
+from whence.measuring.rows import brief
+
+Make = Callable[[], Any]  # returns a new environment
+
+
+def makers(envs: Mapping[str, Any], parameter: str) -> dict[str, Make]:
+    """Return how each environment is made, by name, checked: all are made once and must share their spaces."""
+    if not isinstance(envs, Mapping) or not envs:
+        raise InputError(
+            f"must map names to environments (Gymnasium ids, or functions that make one). Got {envs!r} instead.",
+            parameter=parameter,
+            of="Agents",
+        )
+    found = {str(name): maker(env, str(name)) for name, env in envs.items()}
+    spaces = {name: _spaces(make, name) for name, make in found.items()}
+    require_alike(spaces)
+    return found
+
+
+def maker(env: Any, name: str) -> Make:
+    """Return a function that makes the environment: that of a Gymnasium id, or the function that was given."""
+    if callable(env):
+        return env  # type: ignore[no-any-return]
+    if not isinstance(env, str):
+        raise InputError(
+            f"The environment '{name}' must be a Gymnasium id or a function that makes an environment. Got {env!r}."
+        )
+    gymnasium = _gymnasium()
+    if ":" not in env and env not in gymnasium.registry:  # "module:id" is imported when it is made
+        raise InputError(f"There is no environment '{env}'. {did_you_mean(env, gymnasium.registry)}")
+    return functools.partial(gymnasium.make, env)
+
+
+def require_alike(spaces: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse environments whose observations or actions differ: one policy could not act in all of them."""
+    first, *others = spaces
+    for name in others:
+        for which, own, wanted in zip(("observation", "action"), spaces[name], spaces[first], strict=True):
+            if own != wanted:
+                raise InputError(
+                    f"One policy must act in all environments, but the {which} space of '{name}' is {own} and that of "
+                    f"'{first}' is {wanted}. Wrap them so that they are the same."
+                )
+
+
+def _spaces(make: Make, name: str) -> tuple[Any, Any]:
+    error = _gymnasium().error
+    try:
+        env = make()
+    except error.DependencyNotInstalled as missing:
+        raise InputError(f"The environment '{name}' needs a package that is not installed: {missing}.") from missing
+    except Exception as failed:
+        raise InputError(f"The environment '{name}' could not be made: {brief(failed)}") from failed
+    try:
+        return env.observation_space, env.action_space
+    except AttributeError as lacking:
+        raise InputError(f"The environment '{name}' is not one in the style of Gymnasium: {lacking}.") from lacking
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def _gymnasium() -> Any:
+    try:
+        import gymnasium
+    except ModuleNotFoundError:
+        raise InputError('whence.rl needs Gymnasium: pip install "whence[rl]".') from None
+    return gymnasium

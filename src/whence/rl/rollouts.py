@@ -1,0 +1,134 @@
+"""Episodes of a policy in one environment: what it is judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from whence.arrays import Floats
+from whence.errors import InputError
+from whence.rl.environments import Make, maker
+
+SUCCESS = ("success", "is_success")  # in what an environment says beside its reward
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Return, length and success of every episode, (n,); success is NaN where the environment tells of none."""
+
+    returns: Floats
+    lengths: Floats
+    success: Floats
+
+
+def rollout(
+    policy: Any,
+    env: str | Make,
+    *,
+    episodes: int = 20,
+    seed: int = 0,
+    max_steps: int = 1000,
+    copies: int | None = None,
+    processes: bool = False,
+) -> Episodes:
+    """Return what a policy reaches in whole episodes of an environment.
+
+    Parameters
+    ----------
+    policy : callable, or object with a method ``predict``
+        From a batch of observations (n, …) to a batch of actions (n, …); ``predict(observations, deterministic=True)``
+        as in Stable-Baselines3.
+    env : str or callable
+        Gymnasium id, or a function that makes an environment.
+    episodes : int
+        Number of episodes.
+    seed : int
+        Same seed, same starts.
+    max_steps : int
+        Steps after which an episode is cut, whether or not the environment ends it.
+    copies : int, optional
+        Environments that run side by side, so that the policy is asked for a batch of actions; all episodes at once
+        where not given, up to 20.
+    processes : bool
+        Step every copy in its own process: for environments that are slow to step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = rollout(lambda seen: (seen[:, 2] + seen[:, 3] > 0).astype(int), "CartPole-v1", episodes=4)
+    >>> bool((found.returns > 150).all()), found.returns.shape
+    (True, (4,))
+    """
+    from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+    from gymnasium.wrappers import TimeLimit
+
+    if episodes < 1:
+        raise InputError(f"must be 1 or more. Got {episodes} instead.", parameter="episodes", of="rollout")
+    act, make = acting(policy), maker(env, str(env))
+    n = min(episodes, copies or 20)
+    made = (AsyncVectorEnv if processes else SyncVectorEnv)([lambda: TimeLimit(make(), max_steps)] * n)
+    quota = np.full(n, episodes // n) + (np.arange(n) < episodes % n)
+    try:
+        finished = _play(made, act, quota, seed)
+    finally:
+        made.close()
+    return Episodes(*(np.array(column, np.float64) for column in zip(*finished, strict=True)))
+
+
+def _play(envs: Any, act: Callable[[Any], Any], quota: Any, seed: int) -> list[tuple[float, ...]]:
+    """Play until every copy has finished its quota of episodes, and return them copy by copy."""
+    n = len(quota)
+    done: list[list[tuple[float, ...]]] = [[] for _ in range(n)]
+    total, length, success = np.zeros(n), np.zeros(n), np.full(n, np.nan)
+    ended = np.zeros(n, bool)
+    seen, _ = envs.reset(seed=np.random.SeedSequence(seed).generate_state(n).tolist())
+    while any(len(own) < most for own, most in zip(done, quota, strict=True)):
+        anew = ended  # a copy that has ended starts anew with the next step, whatever the action
+        seen, reward, terminated, truncated, info = envs.step(_checked(act(seen), envs.action_space))
+        total, length = np.where(anew, 0, total + reward), np.where(anew, 0, length + 1)
+        success = np.where(anew, np.nan, np.fmax(success, _success(info, n)))
+        ended = terminated | truncated
+        for copy in np.flatnonzero(ended):
+            done[copy].append((total[copy], length[copy], success[copy]))
+    return [episode for own, most in zip(done, quota, strict=True) for episode in own[:most]]
+
+
+def _success(info: dict[str, Any], n: int) -> Floats:
+    """Success that each copy tells of in this step, NaN where it tells of none."""
+    for key in SUCCESS:
+        if key in info:
+            known = info.get(f"_{key}", np.ones(n, bool))
+            return np.where(known, np.asarray(info[key], np.float64), np.nan)
+    return np.full(n, np.nan)
+
+
+def acting(policy: Any) -> Callable[[Any], Any]:
+    """Return a policy as a function from observations to actions."""
+    if callable(predict := getattr(policy, "predict", None)):
+        return lambda seen: predict(seen, deterministic=True)[0]
+    if not callable(policy):
+        raise InputError(
+            "A policy must be a function from observations to actions, or have a method 'predict'. "
+            f"Got {type(policy).__name__} instead."
+        )
+
+    def act(seen: Any) -> Any:
+        actions = policy(seen)
+        return actions.detach().cpu().numpy() if callable(getattr(actions, "detach", None)) else actions
+
+    return act
+
+
+def _checked(actions: Any, space: Any) -> Any:
+    """Return actions as the environments take them, refusing NaN and wrong shapes."""
+    found = np.asarray(actions)
+    if found.shape != space.shape:
+        raise InputError(
+            f"A policy must return an action for each observation, of shape {space.shape}. Got {found.shape} instead."
+        )
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise InputError("The policy returned an action that is not a number (NaN or infinite). Its training diverged.")
+    return found.astype(space.dtype)

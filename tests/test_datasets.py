@@ -1,0 +1,121 @@
+"""Recorded runs: unchanged, made by what they say, and a leaderboard that counts what a plain loop counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from sklearn.linear_model import RidgeCV
+from typer.testing import CliRunner
+
+import whence
+from whence.cli import app
+from whence.datasets import available, leaderboard, load, recorded
+from whence.demo import digits_set_function
+from whence.errors import InputError
+from whence.surrogates.peers import fitting, peers
+
+MOST_BYTES = 25e6
+
+
+@pytest.mark.parametrize("name", recorded.index())
+def test_every_set_can_be_loaded_and_says_how_it_was_made(name):
+    runs, known = load(name), recorded.index()[name]
+    assert (runs.n_runs, runs.n_tasks, runs.n_targets) == (known.runs, known.tasks, known.targets)
+    assert runs.provenance["command"] == known.command == f"python experiments/record.py {name}"
+    assert not np.isnan(runs.values).any()
+
+
+def test_all_of_them_are_small():
+    assert sum(path.stat().st_size for path in recorded.FOLDER.iterdir()) < MOST_BYTES
+    assert {path.stem for path in recorded.FOLDER.glob("*.npz")} == set(available().index)
+
+
+def test_a_recorded_set_is_what_its_maker_makes():
+    """Of three groups, by the set function itself."""
+    names = ["evens", "odds", "mislabelled_1"]
+    runs, again = load("digits"), digits_set_function(tasks=names)
+    columns = [runs.task_names.index(name) for name in names]
+    alone = runs.subsets.sum(1) == runs.subsets[:, columns].sum(1)
+    for row, value in zip(again.subsets, again.values, strict=True):
+        found = runs.values[alone & (runs.subsets[:, columns] == row).all(1)]
+        np.testing.assert_allclose(found, [value], rtol=1e-6)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path / "runs")
+    recorded.record("tiny", whence.Outcomes(np.eye(3), [0.1, 0.2, 0.3]), "Three runs.", "python make.py")
+    return tmp_path / "runs"
+
+
+def test_what_is_recorded_is_read_back(folder):
+    assert load("tiny").values.ravel().tolist() == np.array([0.1, 0.2, 0.3], np.float32).astype(float).tolist()
+    recorded.record("other", whence.Outcomes(np.eye(3), [1.0, 2.0, 3.0]), "Three others.", "python make.py other")
+    assert list(available().index) == ["other", "tiny"]
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "message"),
+    [
+        ("tin", None, "There is no data set 'tin'. Did you mean 'tiny'?"),
+        ("tiny", "remove", "The data set 'tiny' is not installed. Make it with: python make.py"),
+        ("tiny", "change", "does not match its checksum"),
+    ],
+)
+def test_sets_that_are_not_there_or_not_whole_are_refused(folder, name, harm, message):
+    file = folder / "tiny.npz"
+    if harm == "remove":
+        file.unlink()
+    if harm == "change":
+        raw = bytearray(file.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        file.write_bytes(raw)
+    with pytest.raises(InputError, match=message.replace("?", r"\?").replace(".", r"\.")):
+        load(name)
+
+
+def test_the_leaderboard_is_a_plain_loop():
+    """Splits drawn as `repeated_splits` says, a ridge fitted by hand, and Spearman's correlation of scipy."""
+    found = leaderboard({"ridge": fitting(RidgeCV())}, names=["digits_network"], sizes=[40], n_splits=2).frame.iloc[0]
+    runs = load("digits_network")
+    distinct = runs.distinct()[0]
+    place = np.array([np.flatnonzero((distinct == row).all(1))[0] for row in runs.subsets])
+    rng, per_query, of_mean = np.random.default_rng(0), [], []
+    for _ in range(2):
+        training = np.isin(place, rng.permutation(len(distinct))[:40])
+        S, Y = runs.subsets, runs.values
+        predicted = RidgeCV().fit(S[training], Y[training]).predict(S[~training])
+        per_query.append(np.mean([spearmanr(p, y)[0] for p, y in zip(predicted.T, Y[~training].T, strict=True)]))
+        mean = RidgeCV().fit(S[training], Y[training].mean(1)).predict(S[~training])
+        of_mean.append(spearmanr(mean, Y[~training].mean(1))[0])
+    np.testing.assert_allclose([found["lds"], found["lds_of_mean"]], [np.mean(per_query), np.mean(of_mean)], rtol=1e-9)
+
+
+def test_a_set_too_small_for_a_size_is_left_out():
+    with pytest.raises(InputError, match="twice as many subsets"):
+        leaderboard(peers(["size only"]), names=["digits"], sizes=[600])
+
+
+def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from sklearn.linear_model import Ridge\nridge = Ridge()\nnothing = 3\n")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["benchmark", "mine.py:ridge", "--data", "digits", "--runs", "20", "--splits", "2"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "digits, 20 runs to learn from" in shown.output
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    scores = {row["method"]: row["lds"] for row in document["scores"]}
+    assert set(scores) == {"whence", "tuned linear", "paper kernel", "size only", "mine.py:ridge"}
+    assert scores["whence"] > scores["size only"]
+    refused = CliRunner().invoke(app, ["benchmark", "mine.py:nothing"])
+    assert refused.exit_code == 2
+    assert "must be a regressor with fit and predict" in refused.stderr
+
+
+def test_the_recorder_names_what_it_can_make():
+    text = (Path(__file__).parent.parent / "experiments" / "record.py").read_text()
+    assert all(f"def {name}()" in text for name in recorded.index())
