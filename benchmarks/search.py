@@ -61,7 +61,7 @@ def place_of(S, row):
     return int(abs(S - row).sum(1).argmin())
 
 
-# ---- methods: each yields the row it names, after every run that it makes ---------------------------------------------
+# ---- methods: each yields the row it names, after every run that it makes ------------------------------------------
 
 
 def ours(S, y, budget, seed):

@@ -1,4 +1,4 @@
-"""The search: spaces, rules, asking and telling, and what it refuses. The loop with its kills is in test_search_loop."""
+"""The search: spaces, rules, asking and telling, and what it refuses."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_lower_is_better_unless_said_and_weights_join_targets():
     assert "b" in both(heavy)
     with pytest.raises(InputError, match="Say what a unit of each is worth with 'weights'"):
         both(whence.Search(NAMES, maximize=["acc"]))
-    with pytest.raises(InputError, match="There is no target 'los'. Did you mean 'loss'"):
+    with pytest.raises(InputError, match=r"There is no target 'los'\. Did you mean 'loss'"):
         both(whence.Search(NAMES, target="los"))
 
 
@@ -273,7 +273,7 @@ def test_runs_of_ones_own_are_told_by_name_and_learned_from():
     with pytest.raises(InputError, match="one of the two"):
         search.tell(["a"])
     with pytest.raises(InputError, match="was not asked for"):
-        search.tell(whence.searching.ask.Proposal(9, np.ones(6), 0, ""), 1.0)
+        search.tell(whence.searching.decisions.Proposal(9, np.ones(6), 0, ""), 1.0)
 
 
 def test_processes_ask_and_tell_in_turn_through_a_folder(tmp_path):

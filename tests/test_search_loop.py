@@ -73,7 +73,8 @@ def extend(self, plan):
         os.kill(os.getpid(), signal.SIGKILL)
     plain(self, plan)
 Journal.extend = extend
-whence.search(exp.train, tasks=exp.TASKS, budget=budget, jobs=jobs, engine=engine, path="run", maximize=True, stop=False)
+how = {"jobs": jobs, "engine": engine, "path": "run", "maximize": True, "stop": False}
+whence.search(exp.train, tasks=exp.TASKS, budget=budget, **how)
 """
 
 

@@ -1,8 +1,8 @@
 """Asking and telling: which run to make next, given what every earlier one came to.
 
 `Search` is the whole of a search but for making the runs. What it has asked for, and what was still running when it
-did, is in ``search.json`` of the run folder, beside the plan and the journal of :mod:`whence.measuring`: each decision is
-on disk before its run begins, and is a function of the finished runs, the running ones and the seed alone.
+did, is in ``search.json`` of the run folder, beside the plan and the journal of :mod:`whence.measuring`: each decision
+is on disk before its run begins, and is a function of the finished runs, the running ones and the seed alone.
 """
 
 from __future__ import annotations
@@ -22,50 +22,27 @@ from whence.measuring.journal import Books, open_journal
 from whence.measuring.plan import whole
 from whence.measuring.values import flatten
 from whence.outcomes import Outcomes
-from whence.outcomes.checks import as_directions, as_names, listed
+from whence.outcomes.checks import as_names, listed
 from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger, Reply, Result
 from whence.outcomes.plan import Job, Plan
 from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.subset import Subset
-from whence.outcomes.writing import read_document, refuse_other, write_document
 from whence.searching.belief import FEWEST, Belief, Known
+from whence.searching.decisions import Asked, Proposal, read_decisions, write_decisions
 from whence.searching.goals import GOALS, Best, best_row, next_row, prediction_error, share_settled
+from whence.searching.objective import Objective
 from whence.searching.space import Space, balanced_start, make_space
 from whence.surrogates.fit import fit
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.rungs import Rung
 
-DECISIONS = "search.json"
-FORMAT = "whence search 1"
 START = "balanced start"
 TOLD = "told, not asked for"
 SURE = 0.9  # how sure an answer must be to stop before the budget is spent
 SETTLED_ERROR = 0.1  # of the std of outcomes, at which predictions are good enough
 FEWEST_BEYOND = 5  # runs beyond the start before a search may stop
 LATEST = 2  # runs without which an answer must be settled too
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A run that was asked for: its row (K,), why, and which earlier runs were not finished then."""
-
-    row: tuple[float, ...]
-    why: str
-    running: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A run to make: which one it is, its subset, its seed, and why.
-
-    Give it back to `Search.tell` with what came out.
-    """
-
-    number: int
-    subset: Subset
-    seed: int
-    why: str
 
 
 @dataclass(frozen=True)
@@ -173,7 +150,6 @@ class Search:
         }
         self.n_start = min(3 + len(names) // 4, max(FEWEST, self.budget // 2))
         self.asked: list[Asked] = []
-        self._fingerprint: dict[str, str] = {}
         self.outcome_fn, self.rung_words = "ask and tell", ""
         self._memory: Books | None = None
         self._belief: Belief | None = None
@@ -197,31 +173,17 @@ class Search:
 
     def load(self) -> None:
         """Read what was asked for in the folder, where there is one."""
-        place = self.folder / DECISIONS if self.folder else None
-        if place is None or not place.exists():
-            return
-        found = read_document(place)
-        if found.get("format") != FORMAT:
-            raise InputError(f"{place} is of the format {found.get('format')!r}, and this version reads {FORMAT!r}.")
-        refuse_other(f"The search in {self.folder} is", found["settings"], self._settings)
-        self.n_start = found["n_start"]
-        self.asked = [Asked(tuple(each["row"]), each["why"], tuple(each["running"])) for each in found["asked"]]
-
-    def _save(self) -> None:
-        if self.folder:
-            asked = [{"row": each.row, "why": each.why, "running": each.running} for each in self.asked]
-            document = {"format": FORMAT, "settings": self._settings, "n_start": self.n_start, "asked": asked}
-            write_document(self.folder / DECISIONS, document)
+        if self.folder and (found := read_decisions(self.folder, self._settings)):
+            self.n_start, self.asked = found
 
     def plan(self) -> Plan:
         """Return the plan of the runs that were asked for."""
         rows = np.array([each.row for each in self.asked]).reshape(-1, len(self.task_names))
-        fixed: Any = {"seed": self.seed, "maximize": self._up(), "fingerprint": self._fingerprint}
-        return Plan(self.outcome_fn, f"search for {GOALS[self.goal]}", rows, self.task_names, **fixed)
-
-    def _up(self) -> Any:
-        up = self.maximize
-        return up if isinstance(up, bool) else [up] if isinstance(up, str) else list(up)
+        up = [self.maximize] if isinstance(self.maximize, str) else self.maximize
+        up = up if isinstance(up, bool) else list(up)
+        return Plan(
+            self.outcome_fn, f"search for {GOALS[self.goal]}", rows, self.task_names, seed=self.seed, maximize=up
+        )
 
     @contextmanager
     def _books(self) -> Iterator[Books]:
@@ -254,7 +216,7 @@ class Search:
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
         known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
         if self._belief is None or not known.same(self._belief.known):
-            goodness = self.goodness(values, ledger.targets, ledger.plan.maximize)
+            goodness = self.goodness(ledger, values)
             self._belief = Belief(known, goodness, self._rung(ledger))
         return self._belief
 
@@ -264,50 +226,20 @@ class Search:
             return None
         if self._learned is None:
             table = self.estimates.targets(ledger.targets)
-            goodness = self.goodness(table.values, ledger.targets, ledger.plan.maximize)
+            goodness = self.goodness(ledger, table.values)
             model = fit(Outcomes(table.subsets, goodness, table.task_names), seed=self.seed)
             self._learned = Rung.of("estimates", model, np.arange(goodness.shape[1]))
         return self._learned
 
-    def goodness(self, values: Array, targets: tuple[str, ...], maximize: Any) -> Array:
-        """Return what is to be made large (n, 1), or for other goals the targets in their own units (n, T)."""
-        if not targets or np.isnan(values).all():
-            return np.zeros((len(values), 1))
-        if self.goal == "best":
-            return np.asarray(values @ self.signed_weights(targets, maximize), np.float64)[:, None]
-        at = [self._place(self.target, targets)] if self.target else list(range(len(targets)))
-        spread = np.nanstd(values[:, at], axis=0)
-        return np.asarray((values[:, at] - np.nanmean(values[:, at], axis=0)) / np.where(spread > 0, spread, 1.0))
+    @property
+    def objective(self) -> Objective:
+        """What is made large."""
+        return Objective(self.goal, self.target, self.weights)
 
-    def signed_weights(self, targets: tuple[str, ...], maximize: Any) -> Array:
-        """Return what a unit more of every target is worth, (T,)."""
-        sign = np.where(as_directions(maximize, targets), 1.0, -1.0)
-        share = np.zeros(len(targets))
-        if self.weights is not None:
-            for name, weight in self.weights.items():
-                share[self._place(name, targets)] = weight
-            if not (np.isfinite(share).all() and (share >= 0).all() and share.any()):
-                raise InputError("must be zero or more, and not all zero.", parameter="weights", of="search")
-            return np.asarray(sign * share)
-        share[self._place(self.target, targets) if self.target else slice(None)] = 1.0
-        if len(set(sign[share > 0])) > 1:
-            raise InputError(
-                "Some targets are to be maximised and some minimised. Say what a unit of each is worth with {weights}, "
-                "or name the one to optimise with {target}; the runs that are made are kept.",
-                weights=None,
-                target=None,
-            )
-        return np.asarray(sign * share / share.sum())
-
-    def _place(self, name: str, targets: tuple[str, ...]) -> int:
-        if name not in targets:
-            raise InputError(f"There is no target {name!r}. {did_you_mean(name, targets)}")
-        return targets.index(name)
-
-    def shown(self, ledger: Ledger, goodness: float) -> str:
-        """Return a goodness as the value of the objective that was measured."""
-        weights = self.signed_weights(ledger.targets, ledger.plan.maximize)
-        return f"{goodness if weights.sum() > 0 or self.weights else -goodness:.4g}"
+    def goodness(self, ledger: Ledger, values: Array | None = None) -> Array:
+        """Return what is made large of every run, (n, 1), or for other goals its targets (n, T)."""
+        found = ledger.values[0] if values is None else values
+        return self.objective.goodness(found, ledger.targets, ledger.plan.maximize)
 
     def rng(self, number: int) -> np.random.Generator:
         """Return the generator of a decision."""
@@ -320,7 +252,13 @@ class Search:
             start = balanced_start(self.space, self.n_start, np.random.default_rng(self.seed))
             if number < len(start):
                 return start[number], START
-        found = next_row(self.goal, self.space, belief, self.rng(number), lambda goodness: self.shown(ledger, goodness))
+        found = next_row(
+            self.goal,
+            self.space,
+            belief,
+            self.rng(number),
+            lambda goodness: self.objective.shown(goodness, ledger.targets, ledger.plan.maximize),
+        )
         return None if found is None else (found.row, found.why)
 
     def model(self, ledger: Ledger) -> Model:
@@ -352,6 +290,8 @@ class Search:
             more = "" if best.sure >= SURE else f"; the best may be better by {best.gain:.2g} on average"
             words = f"{best.sure:.0%} sure to be within {best.within:.2g} of the best{more}"
             return Standing(best, best.sure, not early and best.sure >= SURE, words)
+        if self.goal == "effects" and early:
+            return Standing(None, 0.0, False, f"{counted(done, 'run')} finished")
         if self.goal == "effects":
             share, count = share_settled(self.model(ledger))
             words = f"{round(share * count)} of {counted(count, 'effect')} of tasks and pairs settled"
@@ -373,7 +313,8 @@ class Search:
 
     def _add(self, books: Books, asked: Asked) -> Job:
         self.asked.append(asked)
-        self._save()
+        if self.folder:
+            write_decisions(self.folder, self._settings, self.n_start, self.asked)
         books.extend(_grown(books.ledger.plan, asked.row))
         plan = books.ledger.plan
         row = len(plan.subsets) - 1

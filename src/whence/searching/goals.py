@@ -51,7 +51,7 @@ RUNS_PER_TASK = 2
 
 def stretch(known: Known) -> float:
     """Return what the std of the process is multiplied with before it says how sure it is: 1 + (2 K / runs)²."""
-    return 1 + (RUNS_PER_TASK * known.rows.shape[1] / len(known.rows)) ** 2
+    return 1.0 + float(RUNS_PER_TASK * known.rows.shape[1] / len(known.rows)) ** 2
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,13 @@ class Choice:
 
 @dataclass(frozen=True)
 class Best:
-    """The best allowed row by what is known (K,), what is believed of it, and how sure that is.
+    """The best allowed row by what is known (K,), and how sure that is.
 
-    ``value`` and ``std`` are those of its goodness; ``sure`` is the probability that it is within ``within`` of the best
-    allowed row, and ``gain`` how much better that one is expected to be.
+    ``sure`` is the probability that it is within ``within`` of the best allowed row, and ``gain`` how much better that
+    one is expected to be.
     """
 
     row: Array
-    value: float
-    std: float
     sure: float
     gain: float
     within: float
@@ -192,7 +190,7 @@ def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects
 
 
 def contrasts_of(pool: Array) -> tuple[Array, list[tuple[int, int]]]:
-    """Return which combinations of the outcomes of a pool are the effects of tasks and pairs, (K + P, n), and the pairs.
+    """Return which combinations of the outcomes of a pool are the effects of tasks and of pairs, (E, n), and the pairs.
 
     They are the coefficients of a least-squares fit to the outcomes of the pool: the average change by a task, and by
     two together beyond what each does. Pairs are left out where there are many.
@@ -230,7 +228,7 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
         mean = belief.moments(rows)[0][:, 0]
         return np.where(known.chance(rows) < 0.5, -np.inf, mean) if len(known.failed) else mean
 
-    row, value = climb(mean_of, pool, space, rng)
+    row, _ = climb(mean_of, pool, space, rng)
     mean, std, _ = (part.reshape(len(pool), -1)[:, 0] if part.ndim == 2 else part for part in belief.moments(pool))
     if within is None:
         within = 0.1 * float(mean.std())
@@ -242,8 +240,7 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     root = vectors * np.sqrt(np.maximum(values, 0))
     drawn = mean[:, 0] + unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
     lost = drawn.max(1) - drawn[:, 0]
-    own = unit * float(np.sqrt(max(covariance[0, 0], 0)))
-    return Best(row, value, own, float((lost <= within).mean()), float(lost.mean()), within)
+    return Best(row, float((lost <= within).mean()), float(lost.mean()), within)
 
 
 def share_settled(model: Model) -> tuple[float, int]:

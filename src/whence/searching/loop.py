@@ -12,7 +12,6 @@ from whence.measuring.engine import Workers
 from whence.measuring.journal import Books
 from whence.measuring.loop import carry_out
 from whence.measuring.outcome_fn import as_outcome_fn, name_of
-from whence.outcomes.ledger import Ledger
 from whence.outcomes.plan import Job
 from whence.searching.ask import Search
 from whence.searching.page import View

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from whence.display.layout import Page, Row, table, title, word
+from whence.display.layout import Page, Row, table, title
 from whence.display.notebook import page_html
 from whence.display.numbers import decimals, number
 from whence.display.report.page import style
@@ -141,8 +141,9 @@ def _settling(asking: Search, ledger: Ledger) -> Page:
     rows: list[Row] = []
     for name, effect, half in sorted(found, key=lambda each: -each[1]):
         verdict = "unclear" if abs(effect) < half else "helps" if effect > 0 else "hurts"
-        rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}",
-                     word(verdict if asking.goal == "best" else "unclear" if verdict == "unclear" else "settled")])  # fmt: skip
+        if asking.goal != "best" and verdict != "unclear":  # of several targets, in whatever direction
+            verdict = "settled"
+        rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", Text(verdict)])
     what = "average change of what is optimised" if asking.goal == "best" else "average change, in std of the outcome"
     return [title("What tasks do, so far"), table(["task", "effect", "90%", ""], rows, left=[""]), Text(what)]
 
@@ -164,7 +165,7 @@ def _curve(asking: Search, ledger: Ledger) -> str:
     """Return a picture of what came out of every run, and of the best so far; empty for other goals."""
     if asking.goal != "best" or not ledger.targets:
         return ""
-    goodness = asking.goodness(ledger.values[0], ledger.targets, ledger.plan.maximize)[:, 0]
+    goodness = asking.goodness(ledger)[:, 0]
     at = np.flatnonzero(np.isfinite(goodness))
     if len(at) < 2:
         return ""

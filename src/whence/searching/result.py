@@ -12,7 +12,7 @@ from rich.text import Text
 from whence.answers.attribution import Attribution, attribute
 from whence.answers.interactions import interactions
 from whence.answers.optimism import expected_of_chosen
-from whence.display.layout import Page, Row, remark, table, title
+from whence.display.layout import Page, Row, table, title
 from whence.display.notebook import HOW, page_html
 from whence.display.numbers import decimals, number, span
 from whence.display.pages import attribution_page, interactions_page
@@ -148,7 +148,7 @@ def result_of(asking: Search, ledger: Ledger) -> SearchResult:
         if done >= FEWEST and len(np.unique(runs.subsets[ledger.status[0] == DONE], axis=0)) > 1:
             model = asking.model(ledger)
         if ledger.targets:
-            values = asking.goodness(ledger.values[0], ledger.targets, ledger.plan.maximize)
+            values = asking.goodness(ledger)
             goodness = values.mean(1)
         if model is not None and best is not None:
             expected, low, high = expected_of_chosen(model, best.row)
@@ -208,5 +208,10 @@ def settling(asking: Search, ledger: Ledger) -> Any:
     unit = belief.unit(pool, covariance, noise)
     std = np.sqrt(np.maximum(np.einsum("ei,ij,ej->e", contrasts, covariance, contrasts), 0))
     return list(
-        zip(asking.task_names, (contrasts @ mean).mean(1), stretch(belief.known) * HALF_WIDTH * std * unit.mean(), strict=True)
+        zip(
+            asking.task_names,
+            (contrasts @ mean).mean(1),
+            stretch(belief.known) * HALF_WIDTH * std * unit.mean(),
+            strict=True,
+        )
     )

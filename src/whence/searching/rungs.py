@@ -28,9 +28,7 @@ class Cheap:
     words: str
 
 
-def prepare(
-    given: Any, folder: Path | None, budget: int, seed: int, progress: bool | None
-) -> tuple[Any, Cheap]:
+def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[Any, Cheap]:
     """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
 
     Of the methods of the ladder (:mod:`whence.estimators.ladder`), timed on a little of each, it is the one that is

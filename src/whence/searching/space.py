@@ -266,10 +266,7 @@ def balanced_start(space: Space, n: int, rng: np.random.Generator) -> Array:
     design, step by step); the first is the largest subset, or the most even mixture.
     """
     pool = space.draw(DRAWN, rng)
-    if isinstance(space, Mixtures):
-        first = int((pool**2).sum(1).argmin())
-    else:
-        first = int(pool.sum(1).argmax())
+    first = int((pool**2).sum(1).argmin() if isinstance(space, Mixtures) else pool.sum(1).argmax())
     features = np.column_stack([np.ones(len(pool)), pool - pool.mean(0)])
     scale = np.sqrt(np.maximum((features**2).mean(0), 1e-12))
     features /= scale
