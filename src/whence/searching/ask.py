@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whence.errors import DataWarning, InputError, counted, did_you_mean
 from whence.measuring.journal import Books, open_journal
@@ -31,6 +32,7 @@ from whence.searching.belief import FEWEST, Belief, Known
 from whence.searching.decisions import Asked, Proposal, read_decisions, write_decisions
 from whence.searching.goals import GOALS, Best, best_row, next_row, prediction_error, share_settled
 from whence.searching.objective import Objective
+from whence.searching.pruning import Pruned, carried_on, curves_in
 from whence.searching.space import Space, balanced_start, make_space
 from whence.surrogates.fit import fit
 from whence.surrogates.kernels import Array
@@ -151,8 +153,10 @@ class Search:
         self.n_start = min(3 + len(names) // 4, max(FEWEST, self.budget // 2))
         self.asked: list[Asked] = []
         self.outcome_fn, self.rung_words = "ask and tell", ""
+        self.curves: Path | None = None
         self._memory: Books | None = None
-        self._belief: Belief | None = None
+        self._belief: Any = None
+        self._believed = b""
         self._learned: Rung | None = None
         self._fitted: tuple[int, Model] | None = None
         self.load()
@@ -211,14 +215,27 @@ class Search:
         """
         status = ledger.status[0].copy()
         status[list(running)] = OPEN
-        done, failed = status == DONE, status == FAILED
+        stopped = self.stopped(ledger) & (status == FAILED)
+        done, failed = status == DONE, (status == FAILED) & ~stopped
         rows = ledger.plan.subsets
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
         known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
-        if self._belief is None or not known.same(self._belief.known):
-            goodness = self.goodness(ledger, values)
-            self._belief = Belief(known, goodness, self._rung(ledger))
+        key = b"".join(part.tobytes() for part in (status, rows, values, np.array(alone)))
+        if key != self._believed:
+            belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
+            if stopped.any() and self.curves is not None and self.goal == "best":
+                seeds = ledger.plan.run_seeds()[0]
+                guessed = carried_on(curves_in(self.curves), seeds[done], belief.goodness[:, 0], seeds[stopped])
+                belief = belief.with_guesses(rows[stopped], guessed)
+            self._believed, self._belief = key, belief
         return self._belief
+
+    def stopped(self, ledger: Ledger) -> NDArray[np.bool_]:
+        """Return which runs were stopped early, (n,)."""
+        found = np.zeros(ledger.plan.shape[1], dtype=bool)
+        if self.curves is not None:
+            found[[row for (row, _), reason in ledger.reasons.items() if reason.startswith(Pruned.__name__)]] = True
+        return found
 
     def _rung(self, ledger: Ledger) -> Rung | None:
         """Return what the estimates say, in the units of the goal; None without any."""

@@ -7,7 +7,7 @@ it takes hundredths of a second, and found the best rows sooner than the average
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,10 +32,6 @@ class Known:
     values: Array  # (n, T)
     failed: Array  # (f, K)
     running: Array  # (r, K)
-
-    def same(self, other: Known) -> bool:
-        """Whether another knows the same."""
-        return all(np.array_equal(getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
 
     @property
     def deterministic(self) -> bool:
@@ -87,15 +83,24 @@ class Belief:
     known: Known
     goodness: Array
     rung: Rung | None = None
+    guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
+
+    def with_guesses(self, rows: Array, goodness: Array) -> Belief:
+        """Return the same with what runs that were stopped early would have come to, where that is not NaN."""
+        told = ~np.isnan(goodness)
+        return replace(self, guesses=(rows[told], goodness[told][:, None]))
 
     @cached_property
     def surrogate(self) -> Any:
         """The surrogate, fitted to the runs, and again with those that are running at what it predicts for them."""
-        fitted = self._fitted(self.known.rows, self.goodness)
+        rows, goodness = self.known.rows, self.goodness
+        if self.guesses is not None:
+            rows, goodness = np.vstack([rows, self.guesses[0]]), np.vstack([goodness, self.guesses[1]])
+        fitted = self._fitted(rows, goodness)
         if not len(self.known.running):
             return fitted
-        believed = fitted.predict(self.known.running).reshape(-1, self.goodness.shape[1])
-        return self._fitted(np.vstack([self.known.rows, self.known.running]), np.vstack([self.goodness, believed]))
+        believed = fitted.predict(self.known.running).reshape(-1, goodness.shape[1])
+        return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
 
     def _fitted(self, rows: Array, goodness: Array) -> Any:
         surrogate: Any = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))

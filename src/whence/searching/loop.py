@@ -15,6 +15,7 @@ from whence.measuring.outcome_fn import as_outcome_fn, name_of
 from whence.outcomes.plan import Job
 from whence.searching.ask import Search
 from whence.searching.page import View
+from whence.searching.pruning import Reporting, takes_report
 from whence.searching.result import SearchResult, result_of
 from whence.searching.rungs import prepare
 
@@ -49,8 +50,10 @@ def search(
     Parameters
     ----------
     outcome_fn : callable, object with a method ``batch``, or Problem
-        As in `whence.measure`. Of a `whence.Problem` with a `whence.Recipe`, as (problem, recipe), a cheap estimator
-        is made first, and true runs correct it.
+        As in `whence.measure`. One with a third parameter ``report`` may call ``report(step, value)`` while it trains:
+        runs that are worse than the median of the finished ones at the same step are stopped, and what they would have
+        come to is learned from (:mod:`whence.searching.pruning`). Of a `whence.Problem` with a `whence.Recipe`, as
+        (problem, recipe), a cheap estimator is made first, and true runs correct it.
     tasks : sequence of str, or int
         Names of the tasks, or their number. Not needed where ``outcome_fn`` names them.
     budget : int
@@ -80,6 +83,8 @@ def search(
     """
     folder = None if path is None else Path(path)
     given, cheap = prepare(outcome_fn, folder, budget, question.get("seed", 0), progress)
+    if takes_report(given):
+        given = Reporting(given, folder, bool(maximize))
     function = as_outcome_fn(given)
     names = tasks if tasks is not None else function.task_names
     if names is None:
@@ -87,6 +92,7 @@ def search(
     up = function.maximize if maximize is None or maximize == () else maximize
     asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap.estimates, **question)
     asking.outcome_fn, asking.rung_words = name_of(function), cheap.words
+    asking.curves = given.folder if isinstance(given, Reporting) else None
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
     with View(asking, progress=progress) as view:
         ledger = carry_out(

@@ -150,12 +150,12 @@ def _settling(asking: Search, ledger: Ledger) -> Page:
 
 def _made(asking: Search, ledger: Ledger) -> Page:
     """Return all runs, the latest first, with why each was made."""
-    states = {DONE: "", FAILED: "failed"}
+    states, stopped = {DONE: "", FAILED: "failed"}, asking.stopped(ledger)
     rows: list[Row] = []
     for at in range(len(asking.asked) - 1, -1, -1):
         status = int(ledger.status[0, at]) if at < ledger.status.shape[1] else 0
         values = [f"{value:.4g}" for value in ledger.values[0, at]] if status == DONE else [""] * len(ledger.targets)
-        state = states.get(status, "running")
+        state = "stopped early" if status and stopped[at] else states.get(status, "running")
         rows.append([str(at), _describe(ledger, asking.asked[at].row), *values, state, asking.asked[at].why])
     columns = ["run", "tasks", *ledger.targets, "state", "why"]
     return [title("Runs"), table(columns, rows, left=["tasks", "state", "why"])]

@@ -21,6 +21,7 @@ from whence.outcomes import Outcomes
 from whence.outcomes.ledger import DONE, FAILED, Ledger
 from whence.searching.belief import FEWEST
 from whence.searching.goals import GOALS
+from whence.searching.pruning import curves_in
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.trust import trust_in_estimates
@@ -188,6 +189,11 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
         notes.append("No other allowed run would tell more.")
     if failures := asking.belief(ledger, alone=True).known.failures_in_words(asking.task_names):
         notes.append(failures)
+    if asking.curves is not None and (n_stopped := int(asking.stopped(ledger).sum())):
+        curves = curves_in(asking.curves)
+        longest = max(len(curve) for curve in curves.values())
+        saved = sum(1 - len(curve) / longest for curve in curves.values())
+        notes.append(f"{counted(n_stopped, 'run')} stopped early, which saved about {saved:.1f} runs.")
     if asking.rung_words:
         notes.append(asking.rung_words)
     if asking.estimates is not None and ledger.done >= FEWEST:
