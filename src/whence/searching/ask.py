@@ -155,7 +155,7 @@ class Search:
         self.outcome_fn, self.rung_words = "ask and tell", ""
         self.curves: Path | None = None
         self._memory: Books | None = None
-        self._belief: Any = None
+        self._belief: Belief | None = None
         self._believed = b""
         self._learned: Rung | None = None
         self._fitted: tuple[int, Model] | None = None
@@ -221,7 +221,7 @@ class Search:
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
         known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
         key = b"".join(part.tobytes() for part in (status, rows, values, np.array(alone)))
-        if key != self._believed:
+        if self._belief is None or key != self._believed:
             belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
             if stopped.any() and self.curves is not None and self.goal == "best":
                 seeds = ledger.plan.run_seeds()[0]
