@@ -14,6 +14,7 @@ SOURCE = Path(whence.__file__).parent
 ROOMS = (
     "cli",
     "demo",
+    "searching",
     "display",
     "datasets",
     "hf",

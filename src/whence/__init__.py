@@ -19,6 +19,7 @@ Everything is a set function on tasks. The flow, and where each step lives::
     surrogates/      scikit-learn regressors on that table, and fit, which makes one of runs and estimates
     answers/         what each task does, what pairs do together, which subset to use, which runs to make next
     evaluation/      how far to trust all this: scores, baselines, noise ceiling, learning curve, repeated splits
+    searching/       search: a budget → runs, each chosen by those before it → the answer; ask and tell
     display/         answers as words, tables, pictures and a page that predicts in the browser
     datasets/        recorded runs of our own, and the leaderboard on them
     cli/             the same verbs on files         demo/            all of it on a set function whose truth is known
@@ -67,6 +68,8 @@ if TYPE_CHECKING:
     from whence.outcomes import Outcomes as Outcomes
     from whence.outcomes import read_outcomes as read_outcomes
     from whence.outcomes.subset import Subset as Subset
+    from whence.searching import Search as Search
+    from whence.searching import search as search
     from whence.surrogates.additive import AdditiveSurrogate as AdditiveSurrogate
     from whence.surrogates.combined import CombinedSurrogate as CombinedSurrogate
     from whence.surrogates.fit import fit as fit
@@ -99,6 +102,7 @@ _HOME = {
     "Recipe": "models.recipe",
     "Refit": "estimators.refit",
     "Retrain": "estimators.retrain",
+    "Search": "searching",
     "Subset": "outcomes.subset",
     "TaskVectors": "estimators.merge",
     "attribute": "answers.attribution",
@@ -111,6 +115,7 @@ _HOME = {
     "predictions": "answers.prediction",
     "read_outcomes": "outcomes",
     "report": "display.report",
+    "search": "searching",
     "select": "answers.selection",
     "suggest": "answers.suggestion",
 }

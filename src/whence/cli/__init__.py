@@ -26,6 +26,7 @@ from whence.cli.finetune import finetune
 from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
+from whence.cli.search import search
 from whence.cli.shell import Answer, Verb, hint_at_directions
 from whence.display.layout import Terminal
 from whence.display.numbers import to_json
@@ -126,7 +127,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 
 COMMANDS: dict[str, list[Callable[..., None]]] = {
     START: [demo],
-    MAKE: [design, measure, estimate],
+    MAKE: [search, design, measure, estimate],
     LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],

@@ -13,6 +13,8 @@ from numbers import Real
 from types import TracebackType
 from typing import Any, Protocol
 
+import numpy as np
+
 from whence.errors import InputError, counted
 from whence.measuring.outcome_fn import OutcomeFn, check_signature
 from whence.measuring.plan import whole
@@ -35,7 +37,10 @@ class Engine(Protocol):
     """
 
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, in lists of those that were finished together."""
+        """Results of the jobs, in lists of those that were finished together.
+
+        Where ``todo`` is a deque, jobs are taken from it, and those that are added while results are handed on follow.
+        """
         ...
 
     def __enter__(self) -> Engine: ...
@@ -71,7 +76,7 @@ class Workers:
             )
         batched = outcome_fn.batch is not None
         if not batched:
-            check_signature(outcome_fn, Subset(plan.subsets[0], plan.task_names))
+            check_signature(outcome_fn, Subset(np.ones(len(plan.task_names)), plan.task_names))
         if batched and self.engine == "ray":
             raise InputError(f"{plan.outcome_fn} measures batches of subsets in this process: leave out engine='ray'.")
         if (batched or self.engine == "inline") and (self.jobs != 1 or self.timeout is not None):

@@ -11,7 +11,7 @@ import numpy as np
 
 from whence.measuring.batches import growing
 from whence.measuring.outcome_fn import OutcomeFn
-from whence.measuring.rows import Job, Reply, Result, brief, in_this_process, measure_row, report, seeded
+from whence.measuring.rows import Job, Reply, Result, as_queue, brief, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch, texts_of
 from whence.outcomes.subset import Subset
 
@@ -43,11 +43,13 @@ class InlineEngine:
 
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
         """Results of the jobs, each as it comes or a batch at a time."""
-        if self._outcome_fn.batch is not None:
-            for part in growing(len(todo), int(self._outcome_fn.batch_size)):
-                yield from _batch(self._outcome_fn, todo[part])
-            return
-        for job in todo:
+        waiting = as_queue(todo)
+        while waiting and self._outcome_fn.batch is not None:
+            jobs = [waiting.popleft() for _ in range(len(waiting))]
+            for part in growing(len(jobs), int(self._outcome_fn.batch_size)):
+                yield from _batch(self._outcome_fn, jobs[part])
+        while waiting:
+            job = waiting.popleft()
             yield [Result(job, measure_row(self._outcome_fn, Subset(job.weights, self._task_names), job.seed))]
 
 

@@ -49,6 +49,10 @@ class Books:
             self._check_names(results, found)
         return found
 
+    def extend(self, plan: Plan) -> None:
+        """Go on with a plan that has more subsets."""
+        self.ledger.extend(plan)
+
     def keep(self, results: Sequence[Result]) -> None:
         """Make results durable."""
 
@@ -130,6 +134,12 @@ class Journal(Books):
                 record |= {"of": checksum_of(reply.targets), "values": reply.values}
             lines.append(as_line(record | {"seconds": round(reply.seconds, 6)}))
         self._append(b"".join(lines))
+
+    def extend(self, plan: Plan) -> None:
+        """Write the plan, then go on with it."""
+        with _in_words(self.folder):
+            _write_plan(self.folder, plan)
+        super().extend(plan)
 
     def close(self) -> None:
         """Close the file."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Generator, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -146,10 +147,12 @@ def carry_out(
     keep_going: bool = True,
     accept_change: bool = False,
     progress: bool | None = None,
+    grow: Callable[[Books], Iterable[Job]] = lambda books: (),
 ) -> Ledger:
     """Measure what a plan leaves to be measured, and return what every row has come to.
 
-    Without ``keep_going``, a row that fails before any has succeeded ends the run.
+    Without ``keep_going``, a row that fails before any has succeeded ends the run. ``grow`` is asked for more jobs at
+    the start and whenever rows are finished: it may extend the plan.
     """
     workers.check(outcome_fn, plan)
     if folder is not None:
@@ -157,9 +160,11 @@ def carry_out(
     with nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change) as books:
         ledger = books.ledger
         again = retry or not (ledger.done or keep_going)
-        if todo := list(plan.jobs(ledger.wanted(retry=again))):
+        todo = deque(ledger.plan.jobs(ledger.wanted(retry=again)))
+        todo.extend(grow(books))
+        if todo:
             try:
-                _measure(outcome_fn, todo, workers, books, progress, keep_going=keep_going)
+                _measure(outcome_fn, todo, workers, books, progress, grow, keep_going=keep_going)
             finally:
                 if folder is not None:
                     books.finished(state_of(outcome_fn))
@@ -167,19 +172,27 @@ def carry_out(
 
 
 def _measure(
-    outcome_fn: OutcomeFn, todo: list[Job], workers: Workers, books: Books, progress: bool | None, *, keep_going: bool
+    outcome_fn: OutcomeFn,
+    todo: deque[Job],
+    workers: Workers,
+    books: Books,
+    progress: bool | None,
+    grow: Callable[[Books], Iterable[Job]],
+    *,
+    keep_going: bool,
 ) -> None:
-    ledger = books.ledger
+    ledger, planned = books.ledger, len(todo)
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
         # Closed, so that workers end at once and not when the error that ended the loop is forgotten.
         results = stack.enter_context(closing(cast("Generator[list[Result]]", engine.results(todo))))
-        display = stack.enter_context(Display(ledger, len(todo), workers.described(outcome_fn), progress=progress))
+        display = stack.enter_context(Display(ledger, planned, workers.described(outcome_fn), progress=progress))
         for finished in results:
             settled = books.book(finished)
             display.show(settled)
-            if not (ledger.done or keep_going) and len(todo) > len(settled):
+            if not (ledger.done or keep_going) and planned > len(settled):
                 _stop(settled)
+            todo.extend(grow(books))
 
 
 def _stop(settled: Sequence[Result]) -> None:

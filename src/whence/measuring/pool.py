@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from whence.errors import InputError
-from whence.measuring.rows import Job, Reply, Result
+from whence.measuring.rows import Job, Reply, Result, as_queue
 
 if TYPE_CHECKING:
     from whence.measuring.engine import Workers
@@ -142,33 +141,34 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
     engine : Pool
     n_workers : int
     todo : sequence of Job
+        Jobs that are added to a deque whenever results are handed on are measured too.
     timeout : float or None
         Seconds after which a row is stopped.
     """
-    waiting = deque(todo)
+    waiting = as_queue(todo)
     slots: list[_Slot] = []
     held: list[Result] = []
     handed_on, early_deaths = -TOGETHER, 0
 
-    def replace(slot: _Slot) -> None:
-        """Have another worker instead, where there is anything left to do for it."""
+    def end(slot: _Slot) -> None:
+        """End a worker; `hand_out` starts another, where there is anything left to do for it."""
         slot.worker.stop()
         slots.remove(slot)
-        if waiting:
-            slots.append(_Slot(engine.start()))
 
     def hand_out() -> None:
-        """Give rows to the workers that have none."""
+        """Give rows to the workers that have none, and start as many as there is work for."""
         for slot in list(slots):
             if waiting and slot.ready and slot.job is None:
                 if slot.give(waiting[0]):
                     waiting.popleft()
                 else:
-                    replace(slot)
+                    end(slot)
+        while len(slots) < min(n_workers, len(waiting) + sum(slot.job is not None for slot in slots)):
+            slots.append(_Slot(engine.start()))
 
     try:
-        slots += [_Slot(engine.start()) for _ in range(min(n_workers, len(waiting)))]
-        while waiting or any(slot.job for slot in slots):
+        hand_out()
+        while waiting or held or any(slot.job for slot in slots):
             engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
             for slot in list(slots):
                 message = slot.worker.poll()
@@ -189,18 +189,17 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
                             f"{STARTS} workers in a row ended before they had loaded the outcome function: "
                             f"{message.reason}. {slot.worker.printed()[-500:]}"
                         )
-                    replace(slot)
+                    end(slot)
                 elif isinstance(message, Lost):
                     held += _finish(slot, Reply(reason=message.reason, report=message.report))
-                    replace(slot)
+                    end(slot)
                 elif isinstance(message, Measured) and slot.answers(message):
                     held += _finish(slot, message.reply)
             hand_out()  # before results are handed on, so that no worker waits for the disk
             if held and time.monotonic() - handed_on >= TOGETHER:
                 yield held
                 held, handed_on = [], time.monotonic()
-        if held:
-            yield held
+                hand_out()  # what was added meanwhile
         for slot in slots:
             if slot.ready:
                 slot.worker.dismiss()

@@ -7,7 +7,8 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,10 +20,15 @@ from whence.outcomes.ledger import Reply, Result
 from whence.outcomes.plan import Job
 from whence.outcomes.subset import Subset
 
-__all__ = ["Job", "Reply", "Result", "brief", "in_this_process", "measure_row", "report", "seeded"]
+__all__ = ["Job", "Reply", "Result", "as_queue", "brief", "in_this_process", "measure_row", "report", "seeded"]
 
 LONGEST_REASON = 300
 LONGEST_REPORT = 64 * 1024
+
+
+def as_queue(todo: Sequence[Job]) -> deque[Job]:
+    """Jobs in their order; a deque is the queue itself, to which whoever gave it may add."""
+    return todo if isinstance(todo, deque) else deque(todo)
 
 
 def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: int) -> Reply:

@@ -78,6 +78,12 @@ class Ledger:
         """Number of rows that were not tried."""
         return int((self.status == OPEN).sum())
 
+    def extend(self, plan: Plan) -> None:
+        """Go on with a plan that has more subsets than this one."""
+        more = ((0, 0), (0, len(plan.subsets) - self.plan.shape[1]))
+        self.plan, self.status = plan, np.pad(self.status, more)
+        self.values = np.pad(self.values, (*more, (0, 0)), constant_values=np.nan)
+
     def wanted(self, *, retry: bool) -> NDArray[np.bool_]:
         """Rows still to be measured, shape (seeds, n)."""
         return np.asarray(self.status != DONE if retry else self.status == OPEN)

@@ -70,7 +70,7 @@ def read_plan(folder: Path) -> Plan:
         binary = bool(rows) and isinstance(rows[0], str)
         subsets = np.frombuffer("".join(rows).encode(), np.uint8) - ord("0") if binary else np.array(rows)
         return Plan(
-            subsets=subsets.astype(np.float64).reshape(len(rows), -1),
+            subsets=subsets.astype(np.float64).reshape(len(rows), len(found["task_names"])),
             task_names=tuple(found["task_names"]),
             changes=tuple(found["changes"]),
             **{name: found[name] for name in _FIELDS},

@@ -113,12 +113,17 @@ def page(document: Mapping[str, Any], insert: Insert = Insert()) -> str:  # noqa
         version=escape(runs["version"]),
         over=escape(over),
         policy=f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:",
-        style=_lean(_asset("page.css")),
+        style=style(),
         answer="".join(f"<p>{escape(''.join(text for text, _ in sentence))}</p>" for sentence in sentences),
         data=deflated(document),
         scripts=deflated_text(scripts),
         loader=loader,
     )
+
+
+def style() -> str:
+    """Return the styles of a page."""
+    return _lean(_asset("page.css"))
 
 
 def _shown(value: Any) -> Any:

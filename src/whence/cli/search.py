@@ -1,0 +1,210 @@
+"""The verb that goes from a budget to an answer: ``whence search exp.py:train --budget 40 -o run/``."""
+
+# Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import shlex
+import sys
+from contextlib import redirect_stdout
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from whence.cli import arguments as args
+from whence.cli.measure import (
+    Address,
+    Cpus,
+    EngineName,
+    EngineOption,
+    Folder,
+    Gpus,
+    Jobs,
+    Maximize,
+    Retry,
+    Tasks,
+    Threads,
+    Timeout,
+)
+from whence.cli.shell import Answer, hint_at_directions, print_line
+from whence.display.layout import Page, command, remark
+from whence.errors import InputError
+
+if TYPE_CHECKING:
+    from whence.searching.result import SearchResult
+
+GoalName = Enum("GoalName", {"best": "best", "effects": "effects", "prediction": "prediction"})
+ALLOWED, MIXED = "Which subsets are allowed", "Mixtures"
+
+Function = Annotated[
+    str, typer.Argument(metavar="FILE.py:NAME", help="Function of (subset, seed), or one that returns a problem.")
+]
+Runs = Annotated[int, typer.Option("--budget", "-b", metavar="N", help="Largest number of runs.", min=1)]
+GoalOption = Annotated[GoalName, typer.Option(help="What the runs are for.")]
+Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Worth of a unit of an outcome. Repeatable.")]
+Within = Annotated[float | None, typer.Option(metavar="VALUE", help="Difference from the best that does not matter.")]
+Stop = Annotated[bool, typer.Option("--stop/--no-stop", help="Stop before the budget is spent once settled.")]
+Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.", rich_help_panel=ALLOWED)]
+MaxSize = Annotated[int | None, typer.Option(metavar="N", help="At most N tasks.", rich_help_panel=ALLOWED)]
+Include = Annotated[args.Names, typer.Option(metavar="NAME", help="Require this task.", rich_help_panel=ALLOWED)]
+Exclude = Annotated[args.Names, typer.Option(metavar="NAME", help="Forbid this task.", rich_help_panel=ALLOWED)]
+Cost = Annotated[args.Names, typer.Option(metavar="TASK=COST", help="Cost of a task.", rich_help_panel=ALLOWED)]
+MaxCost = Annotated[
+    float | None, typer.Option(metavar="COST", help="Limit of the total cost.", rich_help_panel=ALLOWED)
+]
+Candidates = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File of the only subsets to run.", rich_help_panel=ALLOWED)
+]
+Mixture = Annotated[
+    bool, typer.Option("--mixture", help="Give weights that add up to 1 to the tasks.", rich_help_panel=MIXED)
+]
+Bound = Annotated[
+    args.Names,
+    typer.Option(metavar="TASK=LOW:HIGH", help="Bounds of a weight. Repeatable.", rich_help_panel=MIXED),
+]
+
+
+def search(
+    function: Function,
+    output: Folder,
+    budget: Runs = 40,
+    goal: GoalOption = GoalName.best,
+    tasks: Tasks = None,
+    target: args.Goal = None,
+    weight: Weight = None,
+    maximize: Maximize = None,
+    within: Within = None,
+    stop: Stop = True,
+    size: Size = None,
+    max_size: MaxSize = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    cost: Cost = None,
+    max_cost: MaxCost = None,
+    candidates: Candidates = None,
+    mixture: Mixture = False,
+    bound: Bound = None,
+    seed: args.Seed = 0,
+    retry: Retry = False,
+    accept_change: args.AcceptChange = False,
+    jobs: Jobs = 1,
+    engine: EngineOption = EngineName.local,
+    threads: Threads = 1,
+    timeout: Timeout = None,
+    address: Address = None,
+    cpus_per_task: Cpus = 1,
+    gpus_per_task: Gpus = 0,
+    as_json: args.Json = False,
+) -> None:
+    """Go from a budget of runs to an answer: each run is chosen by those before it.
+
+    Goals: the best subset or mixture (best), who helps and who hurts (effects), or predictions of any subset
+    (prediction). The same command resumes a search that was stopped; with a larger --budget, it extends it. While it
+    runs, look at search.html in the folder. Other verbs can read the folder at any time: whence fit run/
+    """
+    import whence
+    from whence.measuring.functions import load_function
+
+    question: dict[str, Any] = {
+        "target": target,
+        "weights": args.numbers_of(weight) or None,
+        "within": within,
+        "stop": stop,
+        "size": size,
+        "max_size": max_size,
+        "include": args.names_of(include),
+        "exclude": args.names_of(exclude),
+        "costs": args.numbers_of(cost) or None,
+        "max_cost": max_cost,
+        "mixture": mixture,
+        "bounds": _bounds(bound) or None,
+        "seed": seed,
+    }
+    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
+    with redirect_stdout(sys.stderr):
+        found, beside = load_function(function)
+        given = _problem_of(found)
+        names = args.names_of(tasks) or beside or getattr(given, "task_names", None)
+        if candidates is not None:
+            from whence.outcomes.cells import read_subsets
+
+            rows = read_subsets(candidates, names)
+            question["candidates"], names = rows, names or list(rows.columns)
+        try:
+            answer = whence.search(
+                given,
+                tasks=names,
+                budget=budget,
+                goal=goal.value,
+                path=output,
+                jobs=jobs,
+                engine=engine.value,
+                threads=threads,
+                timeout=timeout,
+                retry=retry,
+                accept_change=accept_change,
+                maximize=args.names_of(maximize) or (),
+                address=address,
+                cpus_per_task=cpus_per_task,
+                gpus_per_task=gpus_per_task,
+                progress=True,
+                **question,
+            )
+        except KeyboardInterrupt:
+            print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
+            raise
+    hint_at_directions(answer.runs)
+    Answer(_document(answer), _page(answer, str(output))).print(as_json=as_json)
+
+
+def _problem_of(found: Any) -> Any:
+    """Return the problem of a function without arguments that returns one; anything else is as it was."""
+    import inspect
+
+    function = getattr(found, "function", found)
+    try:
+        wants = inspect.signature(function).parameters if callable(function) else None
+    except (TypeError, ValueError):
+        wants = None
+    return function() if wants is not None and not wants and not hasattr(function, "batch") else found
+
+
+def _bounds(given: args.Names) -> dict[str, tuple[float, float]]:
+    """Return the bounds of weights.
+
+    >>> _bounds(["a=0.1:0.5,b=0:0.2"])
+    {'a': (0.1, 0.5), 'b': (0.0, 0.2)}
+    """
+    found = {}
+    for item in args.names_of(given):
+        name, _, text = item.rpartition("=")
+        low, _, high = text.partition(":")
+        try:
+            found[name.strip()] = float(low), float(high)
+        except ValueError as error:
+            raise InputError(f"Bounds must look like TASK=LOW:HIGH. Got {item!r}.") from error
+    return found
+
+
+def _document(found: "SearchResult") -> dict[str, Any]:
+    frame = found.to_frame()
+    return {
+        "goal": found.goal,
+        "tasks": found.tasks,
+        "subset": found.subset,
+        "targets": found.runs.target_names,
+        "expected": found.expected,
+        "low": found.low,
+        "high": found.high,
+        "sure": found.sure,
+        "within": found.within,
+        "settled": found.settled,
+        "notes": found.notes,
+        "runs": frame.to_dict("records"),
+        "effects": None if found.attribution is None else found.attribution.to_frame().to_dict("records"),
+    }
+
+
+def _page(found: "SearchResult", folder: str) -> Page:
+    where = shlex.quote(folder)
+    more = [remark("next: look at all of it, or ask anything else"), command(f"  {where}/report.html"),
+            command(f"  whence attribute {where}")]  # fmt: skip
+    return [*found.page(), *more]

@@ -1,0 +1,390 @@
+"""Asking and telling: which run to make next, given what every earlier one came to.
+
+`Search` is the whole of a search but for making the runs. What it has asked for, and what was still running when it
+did, is in ``search.json`` of the run folder, beside the plan and the journal of :mod:`whence.measuring`: each decision
+is on disk before its run begins, and is a function of the finished runs, the running ones and the seed alone.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from whence.errors import DataWarning, InputError, counted, did_you_mean
+from whence.measuring.journal import Books, open_journal
+from whence.measuring.plan import whole
+from whence.measuring.values import flatten
+from whence.outcomes import Outcomes
+from whence.outcomes.checks import as_names, listed
+from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger, Reply, Result
+from whence.outcomes.plan import Job, Plan
+from whence.outcomes.runs import is_run, read_ledger
+from whence.outcomes.subset import Subset
+from whence.searching.belief import FEWEST, Belief, Known
+from whence.searching.decisions import Asked, Proposal, read_decisions, write_decisions
+from whence.searching.goals import GOALS, Best, best_row, next_row, prediction_error, share_settled
+from whence.searching.objective import Objective
+from whence.searching.pruning import Pruned, carried_on, curves_in
+from whence.searching.space import Space, balanced_start, make_space
+from whence.surrogates.fit import fit
+from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
+from whence.surrogates.rungs import Rung
+
+START = "balanced start"
+TOLD = "told, not asked for"
+SURE = 0.9  # how sure an answer must be to stop before the budget is spent
+SETTLED_ERROR = 0.1  # of the std of outcomes, at which predictions are good enough
+FEWEST_BEYOND = 5  # runs beyond the start before a search may stop
+LATEST = 2  # runs without which an answer must be settled too
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a search is: the best row so far (goal "best"), how much is settled, and whether to stop, in words."""
+
+    best: Best | None
+    settled: float
+    stop: bool
+    words: str
+
+
+@dataclass
+class Search:
+    """A search whose runs somebody else makes: `ask` for runs, `tell` what came out.
+
+    Parameters
+    ----------
+    tasks : sequence of str, or int
+        Names of the tasks, or their number.
+    goal : {"best", "effects", "prediction"}
+        What the runs are for: the best subset or mixture, who helps and who hurts, or predictions of any allowed one.
+    budget : int
+        The most runs to ask for.
+    target : str, optional
+        The target to look at; all of them where not given.
+    weights : mapping of str to float, optional
+        What a unit of each target is worth, in its good direction. Needed where some targets are to be maximised and
+        others minimised.
+    maximize : bool, or sequence of target names
+        For which targets higher is better.
+    size, max_size, include, exclude, costs, max_cost
+        Which subsets are allowed, as in `whence.select`, where ``max_cost`` is called ``budget``.
+    mixture : bool
+        Whether runs have weights that add up to 1 and not tasks that are in or out.
+    bounds : mapping of str to (float, float), optional
+        Least and greatest weight of a source of a mixture.
+    candidates : array (n, K), optional
+        The only rows that can be run.
+    within : float, optional
+        How much less than the best is as good as the best; a tenth of the std of predicted outcomes if not given.
+    stop : bool
+        Whether to stop before the budget is spent once the answer is settled.
+    path : path, optional
+        Run folder, created, or resumed if it exists. Any process may ask or tell in turn.
+    seed : int
+    estimates : Outcomes, optional
+        Estimates of the same targets for many subsets, by something cheaper than a run.
+
+    Examples
+    --------
+    >>> import whence
+    >>> search = whence.Search(["a", "b", "c", "d"], budget=12, maximize=True)
+    >>> while proposals := search.ask():
+    ...     for run in proposals:
+    ...         search.tell(run, 1.0 * ("a" in run.subset) - 0.5 * ("b" in run.subset) + 0.2 * ("c" in run.subset))
+    >>> search.result().tasks[:1]
+    ('a',)
+    """
+
+    tasks: Any
+    goal: str = "best"
+    budget: int = 40
+    target: str | None = None
+    weights: Mapping[str, float] | None = None
+    maximize: Any = ()
+    size: int | None = None
+    max_size: int | None = None
+    include: Iterable[str] = ()
+    exclude: Iterable[str] = ()
+    costs: Mapping[str, float] | None = None
+    max_cost: float | None = None
+    mixture: bool = False
+    bounds: Mapping[str, Any] | None = None
+    candidates: Any = None
+    within: float | None = None
+    stop: bool = True
+    path: str | os.PathLike[str] | None = None
+    seed: int = 0
+    estimates: Any = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.goal not in GOALS:
+            raise InputError(
+                f"must be one of {', '.join(map(repr, GOALS))}. {did_you_mean(str(self.goal), GOALS)}",
+                parameter="goal",
+                of="search",
+            )
+        count = self.tasks if isinstance(self.tasks, int) else len(listed(self.tasks))
+        names = as_names(None if isinstance(self.tasks, int) else listed(self.tasks), "task", count)
+        self.task_names: tuple[str, ...] = names
+        whole(self.seed, "seed", 0)
+        if self.within is not None and not self.within >= 0:
+            raise InputError(f"must be zero or more. Got {self.within!r}.", parameter="within", of="search")
+        limits = ("size", "max_size", "include", "exclude", "costs", "max_cost", "mixture", "bounds", "candidates")
+        given = {name: getattr(self, name) for name in limits}
+        self.space: Space = make_space(names, **given)
+        self._check_budget()
+        self.folder = None if self.path is None else Path(self.path)
+        self._settings = {
+            "goal": self.goal,
+            "seed": self.seed,
+            "tasks": list(names),
+            **{name: repr(value) for name, value in given.items() if name != "candidates"},
+        }
+        self.n_start = min(3 + len(names) // 4, max(FEWEST, self.budget // 2))
+        self.asked: list[Asked] = []
+        self.outcome_fn, self.rung_words = "ask and tell", ""
+        self.curves: Path | None = None
+        self._memory: Books | None = None
+        self._belief: Belief | None = None
+        self._believed = b""
+        self._learned: Rung | None = None
+        self._fitted: tuple[int, Model] | None = None
+        self.load()
+
+    def _check_budget(self) -> None:
+        n_tasks, budget = len(self.task_names), whole(self.budget, "budget", 1)
+        least = {"best": FEWEST + 1, "effects": n_tasks + 2, "prediction": n_tasks + 2}[self.goal]
+        if budget < least:
+            most = "nothing" if budget < FEWEST + 1 else "which of the runs made is the best (goal 'best')"
+            raise InputError(
+                f"must be at least {least} to find {GOALS[self.goal]} among {counted(n_tasks, 'task')}: "
+                f"{counted(budget, 'run')} can tell {most}. Got {budget} instead.",
+                parameter="budget",
+                of="search",
+            )
+
+    # ---- what was asked for ------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read what was asked for in the folder, where there is one."""
+        if self.folder and (found := read_decisions(self.folder, self._settings)):
+            self.n_start, self.asked = found
+
+    def plan(self) -> Plan:
+        """Return the plan of the runs that were asked for."""
+        rows = np.array([each.row for each in self.asked]).reshape(-1, len(self.task_names))
+        up = [self.maximize] if isinstance(self.maximize, str) else self.maximize
+        up = up if isinstance(up, bool) else list(up)
+        return Plan(
+            self.outcome_fn, f"search for {GOALS[self.goal]}", rows, self.task_names, seed=self.seed, maximize=up
+        )
+
+    @contextmanager
+    def _books(self) -> Iterator[Books]:
+        """Open where results are kept: the journal of the folder, or memory."""
+        if self.folder is None:
+            self._memory = self._memory or Books(self.plan())
+            yield self._memory
+            return
+        self.load()
+        with open_journal(self.folder, self.plan()) as journal:
+            yield journal
+
+    def ledger(self) -> Ledger:
+        """Return what every run that was asked for has come to."""
+        if self.folder is not None and is_run(self.folder):
+            return read_ledger(self.folder)
+        return self._memory.ledger if self._memory else Ledger(self.plan())
+
+    # ---- deciding ----------------------------------------------------------------------------------------
+
+    def belief(self, ledger: Ledger, running: Iterable[int] = (), *, alone: bool = False) -> Belief:
+        """Return what the finished runs say; ``running`` are counted as not finished, whatever became of them.
+
+        ``alone`` leaves out what is running, which else counts as it is predicted.
+        """
+        status = ledger.status[0].copy()
+        status[list(running)] = OPEN
+        stopped = self.stopped(ledger) & (status == FAILED)
+        done, failed = status == DONE, (status == FAILED) & ~stopped
+        rows = ledger.plan.subsets
+        values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
+        known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
+        key = b"".join(part.tobytes() for part in (status, rows, values, np.array(alone)))
+        if self._belief is None or key != self._believed:
+            belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
+            if stopped.any() and self.curves is not None and self.goal == "best":
+                seeds = ledger.plan.run_seeds()[0]
+                guessed = carried_on(curves_in(self.curves), seeds[done], belief.goodness[:, 0], seeds[stopped])
+                belief = belief.with_guesses(rows[stopped], guessed)
+            self._believed, self._belief = key, belief
+        return self._belief
+
+    def stopped(self, ledger: Ledger) -> NDArray[np.bool_]:
+        """Return which runs were stopped early, (n,)."""
+        found = np.zeros(ledger.plan.shape[1], dtype=bool)
+        if self.curves is not None:
+            found[[row for (row, _), reason in ledger.reasons.items() if reason.startswith(Pruned.__name__)]] = True
+        return found
+
+    def _rung(self, ledger: Ledger) -> Rung | None:
+        """Return what the estimates say, in the units of the goal; None without any."""
+        if self.estimates is None or not ledger.targets:
+            return None
+        if self._learned is None:
+            table = self.estimates.targets(ledger.targets)
+            goodness = self.goodness(ledger, table.values)
+            model = fit(Outcomes(table.subsets, goodness, table.task_names), seed=self.seed)
+            self._learned = Rung.of("estimates", model, np.arange(goodness.shape[1]))
+        return self._learned
+
+    @property
+    def objective(self) -> Objective:
+        """What is made large."""
+        return Objective(self.goal, self.target, self.weights)
+
+    def goodness(self, ledger: Ledger, values: Array | None = None) -> Array:
+        """Return what is made large of every run, (n, 1), or for other goals its targets (n, T)."""
+        found = ledger.values[0] if values is None else values
+        return self.objective.goodness(found, ledger.targets, ledger.plan.maximize)
+
+    def rng(self, number: int) -> np.random.Generator:
+        """Return the generator of a decision."""
+        return np.random.default_rng([self.seed, number])
+
+    def choose(self, ledger: Ledger, number: int, running: Iterable[int] = ()) -> tuple[Array, str] | None:
+        """Return the row of a decision and why; None where no run would tell anything."""
+        belief = self.belief(ledger, running)
+        if number < self.n_start and not len(belief.known.failed):
+            start = balanced_start(self.space, self.n_start, np.random.default_rng(self.seed))
+            if number < len(start):
+                return start[number], START
+        found = next_row(
+            self.goal,
+            self.space,
+            belief,
+            self.rng(number),
+            lambda goodness: self.objective.shown(goodness, ledger.targets, ledger.plan.maximize),
+        )
+        return None if found is None else (found.row, found.why)
+
+    def model(self, ledger: Ledger) -> Model:
+        """Return the model of the finished runs, from which answers are read."""
+        if self._fitted is None or self._fitted[0] != ledger.done:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # what is odd about the design was chosen
+                self._fitted = (
+                    ledger.done,
+                    fit(ledger.outcomes("whence.search"), estimates=self.estimates, seed=self.seed),
+                )
+        return self._fitted[1]
+
+    def standing(self, ledger: Ledger) -> Standing:
+        """Return how far the search is, by the runs that are finished."""
+        belief, rng = self.belief(ledger, alone=True), self.rng(len(self.asked))
+        done = len(belief.known.rows)
+        if done < FEWEST or not ledger.targets:
+            return Standing(None, 0.0, False, f"{counted(done, 'run')} finished, too few to say anything")
+        early = done < self.n_start + FEWEST_BEYOND or not self.stop
+        if np.ptp(belief.goodness, axis=0).max() == 0:
+            return Standing(None, 0.0, False, f"all {counted(done, 'run')} came out alike")
+        if self.goal == "best":
+            best = best_row(self.space, belief, self.within, rng)
+            if not early and best.sure >= SURE:  # and was, before the last runs
+                latest = np.flatnonzero(ledger.status[0] == DONE)[-LATEST:]
+                before = best_row(self.space, self.belief(ledger, latest, alone=True), self.within, rng)
+                early = before.sure < SURE
+            more = "" if best.sure >= SURE else f"; the best may be better by {best.gain:.2g} on average"
+            words = f"{best.sure:.0%} sure to be within {best.within:.2g} of the best{more}"
+            return Standing(best, best.sure, not early and best.sure >= SURE, words)
+        if self.goal == "effects" and early:
+            return Standing(None, 0.0, False, f"{counted(done, 'run')} finished")
+        if self.goal == "effects":
+            share, count = share_settled(self.model(ledger))
+            words = f"{round(share * count)} of {counted(count, 'effect')} of tasks and pairs settled"
+            return Standing(None, share, not early and share == 1, words)
+        error = prediction_error(self.space, belief, rng)
+        words = f"predictions are off by {error:.0%} of the spread of outcomes"
+        return Standing(None, 1 - error, not early and error <= SETTLED_ERROR, words)
+
+    def decide(self, books: Books) -> Job | None:
+        """Add a run to the plan, on disk before it returns, and return its job; None where there is nothing to add."""
+        number, ledger = len(self.asked), books.ledger
+        if number >= self.budget:
+            return None
+        found = self.choose(ledger, number)
+        if found is None:
+            return None
+        open_rows = tuple(np.flatnonzero(ledger.status[0] == OPEN).tolist())
+        return self._add(books, Asked(tuple(found[0].tolist()), found[1], open_rows))
+
+    def _add(self, books: Books, asked: Asked) -> Job:
+        self.asked.append(asked)
+        if self.folder:
+            write_decisions(self.folder, self._settings, self.n_start, self.asked)
+        books.extend(_grown(books.ledger.plan, asked.row))
+        plan = books.ledger.plan
+        row = len(plan.subsets) - 1
+        return Job(row, 0, plan.subsets[row], int(plan.run_seeds()[0, row]))
+
+    # ---- for those who make the runs themselves ----------------------------------------------------------
+
+    def ask(self, n: int = 1) -> list[Proposal]:
+        """Return the next n runs to make; fewer at the end of the budget, none once the answer is settled."""
+        with self._books() as books:
+            if self.stop and self.standing(books.ledger).stop:
+                return []
+            jobs = [job for _ in range(n) if (job := self.decide(books)) is not None]
+        return [Proposal(job.row, Subset(job.weights, self.task_names), job.seed, self.asked[job.row].why)
+                for job in jobs]  # fmt: skip
+
+    def tell(self, run: Proposal | Any, values: Any = None, *, failed: str = "") -> None:
+        """Keep what came out of a run.
+
+        Parameters
+        ----------
+        run : Proposal, or subset
+            One that was asked for; or any other subset, given as task names, weights by name, or a row.
+        values : number, or mapping of target names to numbers
+        failed : str
+            Why there are no values.
+        """
+        if (values is None) == (not failed):
+            raise InputError("Tell the values of a run, or why it failed: one of the two.")
+        targets, numbers = flatten(values) if not failed else ((), None)
+        names = Outcomes(np.zeros((0, len(self.task_names))), np.zeros((0, 1)), self.task_names, ["outcome of a run"])
+        with self._books() as books:
+            job = self._job_of(run if isinstance(run, Proposal) else names.subset(run), books)
+            books.book([Result(job, Reply(targets, numbers, failed))])
+
+    def _job_of(self, run: Proposal | Array, books: Books) -> Job:
+        """Return the job that a run answers: the one asked for, the first open one of its subset, or a new one."""
+        plan, status = books.ledger.plan, books.ledger.status[0]
+        if isinstance(run, Proposal):
+            if run.number >= len(status) or (plan.subsets[run.number] != np.asarray(run.subset)).any():
+                raise InputError(f"Run {run.number} was not asked for by this search.")
+            return Job(run.number, 0, plan.subsets[run.number], run.seed)
+        same = np.flatnonzero((plan.subsets == run).all(1) & (status != DONE))
+        if not len(same):
+            return self._add(books, Asked(tuple(run.tolist()), TOLD))
+        return Job(int(same[0]), 0, run, int(plan.run_seeds()[0, same[0]]))
+
+    def result(self) -> Any:
+        """Return the answer by the runs that are finished."""
+        from whence.searching.result import result_of
+
+        return result_of(self, self.ledger())
+
+
+def _grown(plan: Plan, row: tuple[float, ...]) -> Plan:
+    return replace(plan, subsets=np.vstack([plan.subsets, np.array(row)[None]]))

@@ -1,0 +1,129 @@
+"""What the runs so far say of any other: a Gaussian process over all allowed rows, and how likely a row is to fail.
+
+Decisions are made from one surrogate, the kernel of :mod:`whence.surrogates.combined`, tuned again for each of them:
+it takes hundredths of a second, and found the best rows sooner than the average that answers are read from
+(benchmarks/results/search.md). With estimates from a cheaper rung it is the fused one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from whence.errors import counted, some_of
+from whence.outcomes.table import distinct_rows
+from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.fused import FusedSurrogate
+from whence.surrogates.kernels import Array
+from whence.surrogates.rungs import Rung
+
+FEWEST = 3  # runs before anything can be learned
+LEAST_CHANCE = 0.01  # what the chance of rows that will rather fail is multiplied with
+
+
+@dataclass(frozen=True)
+class Known:
+    """Finished runs with their values, runs that failed, and rows that are running."""
+
+    rows: Array  # (n, K)
+    values: Array  # (n, T)
+    failed: Array  # (f, K)
+    running: Array  # (r, K)
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether some row was run more than once and always came out alike."""
+        first, group = distinct_rows(self.rows)
+        repeated = np.bincount(group) > 1 if len(group) else np.zeros(0, bool)
+        again = np.isin(group, np.flatnonzero(repeated))
+        return bool(repeated.any() and (self.values[again] == self.values[first[group[again]]]).all())
+
+    def chance(self, rows: Array) -> Array:
+        """Return how likely rows are to succeed, (n,), by the failures so far."""
+        if not len(self.failed):
+            return np.ones(len(rows))
+        if not len(self.rows):
+            apart = abs(rows[:, None] - self.failed[None]).sum(2).min(1)
+            return np.asarray(apart / (1 + apart))
+        tried = np.vstack([self.rows, self.failed])
+        outcome = np.repeat([1.0, 0.0], [len(self.rows), len(self.failed)])
+        chance = np.clip(CombinedSurrogate().fit(tried, outcome).predict(rows), 0.0, 1.0)
+        # What will rather fail than not is run only where everything will.
+        return np.asarray(np.where(chance < 0.5, LEAST_CHANCE * chance, chance))
+
+    def failures_in_words(self, task_names: tuple[str, ...]) -> str:
+        """Return a sentence on the runs that failed, with what they have in common; empty where none did."""
+        if not len(self.failed):
+            return ""
+        total = len(self.failed) + len(self.rows)
+        said = f"{len(self.failed)} of {counted(total, 'run')} failed"
+        alone = (self.failed > 0).all(0) & ~(self.rows > 0).any(0)
+        if len(self.failed) > 1 and alone.any() and len(self.rows):
+            named = some_of([task_names[k] for k in np.flatnonzero(alone)], 3)
+            return f"{said}: every run with {named}, and no other. Such rows are avoided."
+        return f"{said}. Rows like them are avoided, as far as the failures depend on the tasks."
+
+
+@dataclass(frozen=True)
+class Belief:
+    """The process that decisions are made from, given the runs; rows that are running count as they are predicted.
+
+    Parameters
+    ----------
+    known : Known
+    goodness : (n, T)
+        What was measured, in the units that the goal needs.
+    rung : Rung or None
+        Estimates of the same.
+    """
+
+    known: Known
+    goodness: Array
+    rung: Rung | None = None
+    guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
+
+    def with_guesses(self, rows: Array, goodness: Array) -> Belief:
+        """Return the same with what runs that were stopped early would have come to, where that is not NaN."""
+        told = ~np.isnan(goodness)
+        return replace(self, guesses=(rows[told], goodness[told][:, None]))
+
+    @cached_property
+    def surrogate(self) -> Any:
+        """The surrogate, fitted to the runs, and again with those that are running at what it predicts for them."""
+        rows, goodness = self.known.rows, self.goodness
+        if self.guesses is not None:
+            rows, goodness = np.vstack([rows, self.guesses[0]]), np.vstack([goodness, self.guesses[1]])
+        fitted = self._fitted(rows, goodness)
+        if not len(self.known.running):
+            return fitted
+        believed = fitted.predict(self.known.running).reshape(-1, goodness.shape[1])
+        return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
+
+    def _fitted(self, rows: Array, goodness: Array) -> Any:
+        surrogate: Any = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
+        return surrogate.fit(rows, goodness)
+
+    def moments(self, rows: Array) -> tuple[Array, Array, Array]:
+        """Return the mean (n, T) and the std (n, T) of outcomes without noise, and the variance of noise (T,)."""
+        mean, std = (part.reshape(len(rows), -1) for part in self.surrogate.predict(rows, return_std=True))
+        own, noise = self.surrogate.covariance(rows[:1])
+        share = noise / max(float(own[0, 0]) + noise, 1e-300)
+        # The noise is the same everywhere: at the first row, its share of the variance of a new run is known.
+        variance = share * std[0] ** 2
+        return mean, np.sqrt(np.maximum(std**2 - variance, 1e-12 * std**2)), variance
+
+    def joint(self, rows: Array) -> tuple[Array, Array, float]:
+        """Return the mean (n, T), the covariance (n, n) relative to a unit variance, and its noise, for T targets.
+
+        The variance of target t is the covariance times ``unit``² of it, by `unit`.
+        """
+        covariance, noise = self.surrogate.covariance(rows)
+        return self.surrogate.predict(rows).reshape(len(rows), -1), covariance, noise
+
+    def unit(self, rows: Array, covariance: Array, noise: float) -> Array:
+        """Return what turns a relative std into that of each target, (T,)."""
+        std = self.surrogate.predict(rows, return_std=True)[1].reshape(len(rows), -1)
+        return np.asarray(np.median(std / np.sqrt(np.maximum(np.diag(covariance), 0) + noise)[:, None], axis=0))

@@ -1,0 +1,270 @@
+"""The rules by which the next run is chosen, one for each goal.
+
+best
+    Augmented expected improvement (Huang et al. 2006): how much better than the best known row a row is expected to be,
+    times 1 − noise std / std of a new run, so that a row is repeated only where noise hides what it is worth.
+effects
+    The run that most reduces the variance of those effects of tasks and pairs whose sign is not settled at 90%.
+prediction
+    The run that most reduces the mean variance of predictions over the allowed rows.
+
+All are multiplied by the chance that the run succeeds. Each is a function of what is known when it is asked, and of a
+seed: the same runs lead to the same decision.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from whence.answers.attribution import attribute
+from whence.answers.interactions import interactions
+from whence.errors import DataWarning, counted
+from whence.outcomes.table import distinct_rows
+from whence.searching.belief import FEWEST, Belief, Known
+from whence.searching.space import DRAWN, Space
+from whence.surrogates.kernels import Array
+from whence.surrogates.model import Model
+
+GOALS = {
+    "best": "the best subset or mixture",
+    "effects": "who helps and who hurts",
+    "prediction": "what any allowed subset gives",
+}
+JOINT = 400  # rows that are looked at together
+ROUNDS = 8  # of looking around the most promising rows
+STARTS = 3
+MOST_PAIRS = 100
+DRAWS = 2000
+LEVEL = 0.9
+HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))
+# Few runs tune a process that is too sure of itself. Set on simulated functions and on tables, where what is said to be
+# 90% sure then is (benchmarks/results/search.md).
+RUNS_PER_TASK = 2
+
+
+def stretch(known: Known) -> float:
+    """Return what the std of the process is multiplied with before it says how sure it is: 1 + (2 K / runs)²."""
+    return 1.0 + float(RUNS_PER_TASK * known.rows.shape[1] / len(known.rows)) ** 2
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The row to run next (K,), and why, in words."""
+
+    row: Array
+    why: str
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best allowed row by what is known (K,), and how sure that is.
+
+    ``sure`` is the probability that it is within ``within`` of the best allowed row, and ``gain`` how much better that
+    one is expected to be.
+    """
+
+    row: Array
+    sure: float
+    gain: float
+    within: float
+
+
+def next_row(
+    goal: str, space: Space, belief: Belief, rng: np.random.Generator, show: Callable[[float], str] = "{:.4g}".format
+) -> Choice | None:
+    """Return the next row to run; None where no other run would tell anything.
+
+    ``show`` writes a goodness as the value that was measured.
+    """
+    if len(belief.known.rows) < FEWEST:
+        return _unseen(space, belief.known, rng, "too few runs to learn from: a row unlike the others")
+    if np.ptp(belief.goodness, axis=0).max() == 0:
+        return _unseen(space, belief.known, rng, "all runs came out alike: a row unlike the others")
+    if goal == "best":
+        return _improving(belief, space, rng, show)
+    return _teaching(belief, space, rng, effects=goal == "effects")
+
+
+def _unseen(space: Space, known: Known, rng: np.random.Generator, why: str) -> Choice | None:
+    """Return an allowed row that is far from those that were tried."""
+    pool = space.draw(DRAWN, rng)
+    tried = np.vstack([known.rows, known.failed, known.running])
+    distance = abs(pool[:, None] - tried[None]).sum(2).min(1) if len(tried) else np.ones(len(pool))
+    worth = distance * known.chance(pool)
+    return Choice(pool[worth.argmax()], why) if worth.max() > 0 else None
+
+
+def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Callable[[float], str]) -> Choice | None:
+    known = belief.known
+    measured = known.rows[distinct_rows(known.rows)[0]]
+    incumbent = float(belief.moments(measured)[0].max())
+    closed = np.vstack([known.running, known.failed, measured if known.deterministic else measured[:0]])
+
+    def worth(rows: Array) -> Array:
+        mean, std, noise = (part.reshape(-1) for part in belief.moments(rows))
+        improvement = _expected_improvement(mean - incumbent, std) * known.chance(rows)
+        improvement *= 1 - np.sqrt(noise / (noise + std**2))
+        return np.where(among(rows, closed), -np.inf, improvement)
+
+    pool = np.vstack([space.draw(DRAWN, rng), measured])
+    row, best = climb(worth, pool, space, rng)
+    if not best > -np.inf:
+        return None
+    mean, std, _ = (part.reshape(-1)[0] for part in belief.moments(row[None]))
+    again = int((known.rows == row).all(1).sum())
+    predicted = f"predicted {show(float(mean))} ± {std:.2g}"
+    if again:
+        runs = counted(again, "run")
+        return Choice(row, f"repeat: {runs} of it cannot tell it from the best yet, {predicted}")
+    chance = float(known.chance(row[None])[0])
+    doubt = f"; {1 - chance:.0%} chance to fail" if chance < 0.9 else ""
+    return Choice(row, f"may beat the best, {show(incumbent)}: {predicted}{doubt}")
+
+
+def _expected_improvement(ahead: Array, std: Array) -> Array:
+    z = ahead / np.maximum(std, 1e-300)
+    return np.asarray(std * (z * ndtr(z) + np.exp(-np.minimum(z**2, 1400) / 2) / np.sqrt(2 * np.pi)))
+
+
+def climb(worth: Callable[[Array], Array], pool: Array, space: Space, rng: np.random.Generator) -> tuple[Array, float]:
+    """Return the row of greatest worth among a pool and what lies near its best rows, and its worth."""
+    pool = pool[distinct_rows(pool)[0]]
+    seen, values = {row.tobytes() for row in pool}, worth(pool)
+    row, best = pool[values.argmax()], float(values.max())
+    for _ in range(ROUNDS):
+        tops = pool[np.argsort(-values, kind="stable")[:STARTS]]
+        near = np.vstack([space.near(top, rng) for top in tops]) + 0.0
+        fresh = np.array([each.tobytes() not in seen for each in near], dtype=bool)
+        if not fresh.any():
+            break
+        pool = near[fresh][distinct_rows(near[fresh])[0]]
+        seen |= {each.tobytes() for each in pool}
+        values = worth(pool)
+        if not values.max() > best:
+            break
+        row, best = pool[values.argmax()], float(values.max())
+    return row, best
+
+
+def among(rows: Array, others: Array) -> Array:
+    """Return which rows are among others, (n,) bool."""
+    known = {row.tobytes() for row in np.add(others, 0.0, order="C")}
+    return np.array([row.tobytes() in known for row in np.add(rows, 0.0, order="C")], dtype=bool)
+
+
+def some_rows(space: Space, rng: np.random.Generator) -> Array:
+    """Return rows that stand for the space."""
+    pool = space.draw(DRAWN, rng)
+    return np.asarray(pool[rng.permutation(len(pool))[:JOINT]])
+
+
+def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects: bool) -> Choice | None:
+    known, pool = belief.known, some_rows(space, rng)
+    mean, covariance, noise = belief.joint(pool)
+    unit = belief.unit(pool, covariance, noise)
+    if effects:
+        contrasts, names = contrasts_of(pool)
+        settled = _settled(contrasts, mean, covariance, stretch(known) * unit)
+        if settled.all():
+            settled[:] = False
+        about = contrasts[~settled] @ covariance
+        n_tasks = pool.shape[1]
+        open_tasks, open_pairs = int((~settled[:n_tasks]).sum()), int((~settled[n_tasks:]).sum())
+        pairs = f" and {counted(open_pairs, 'pair')}" if names else ""
+        why = f"tells most about {counted(open_tasks, 'task')}{pairs} whose effect is open"
+    else:
+        about = covariance
+        typical = float(np.sqrt(np.maximum(np.diag(covariance), 0)).mean() * unit.mean())
+        why = f"most reduces the error of predictions, now ± {typical:.2g}"
+    gain = (about**2).sum(0) / (np.maximum(np.diag(covariance), 0) + noise) * known.chance(pool)
+    closed = np.vstack([known.running, known.failed, known.rows if known.deterministic else known.rows[:0]])
+    gain[among(pool, closed)] = -np.inf
+    return Choice(pool[gain.argmax()], why) if gain.max() > -np.inf else None
+
+
+def contrasts_of(pool: Array) -> tuple[Array, list[tuple[int, int]]]:
+    """Return which combinations of the outcomes of a pool are the effects of tasks and of pairs, (E, n), and the pairs.
+
+    They are the coefficients of a least-squares fit to the outcomes of the pool: the average change by a task, and by
+    two together beyond what each does. Pairs are left out where there are many.
+    """
+    n_tasks = pool.shape[1]
+    pairs = list(combinations(range(n_tasks), 2))
+    if len(pairs) > MOST_PAIRS or len(pool) < 2 * (len(pairs) + n_tasks) or not np.isin(pool, (0.0, 1.0)).all():
+        pairs = []
+    centred = pool - pool.mean(0)
+    products = [centred[:, a] * centred[:, b] for a, b in pairs]
+    features = np.column_stack([np.ones(len(pool)), centred, *products])
+    return np.linalg.pinv(features)[1:], pairs
+
+
+def _settled(contrasts: Array, mean: Array, covariance: Array, unit: Array) -> NDArray[np.bool_]:
+    """Return which effects have a sign at 90%, or are known to be small, for every target, (E,) bool."""
+    effect = contrasts @ mean
+    std = np.sqrt(np.maximum(np.einsum("ei,ij,ej->e", contrasts, covariance, contrasts), 0))[:, None] * unit
+    half_width = HALF_WIDTH * std
+    small = 0.1 * mean.std(0)
+    return np.asarray(((abs(effect) > half_width) | (abs(effect) + half_width < small)).all(1))
+
+
+# ---- how sure -------------------------------------------------------------------------------------------------
+
+
+def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
+    """Return the best row by what is known, and how sure that is, from draws of the process over promising rows."""
+    known = belief.known
+    measured = known.rows[distinct_rows(known.rows)[0]]
+    measured = measured[space.allow(measured)]
+    pool = np.vstack([measured, space.draw(DRAWN, rng)])
+
+    def mean_of(rows: Array) -> Array:
+        mean = belief.moments(rows)[0][:, 0]
+        return np.where(known.chance(rows) < 0.5, -np.inf, mean) if len(known.failed) else mean
+
+    row, _ = climb(mean_of, pool, space, rng)
+    mean, std, _ = (part.reshape(len(pool), -1)[:, 0] if part.ndim == 2 else part for part in belief.moments(pool))
+    if within is None:
+        within = 0.1 * float(mean.std())
+    tops = pool[np.argsort(-(mean + 2 * std), kind="stable")[:JOINT]]
+    rows = np.vstack([row, tops])
+    mean, covariance, noise = belief.joint(rows)
+    unit = stretch(known) * float(belief.unit(rows, covariance, noise)[0])
+    values, vectors = np.linalg.eigh(covariance)
+    root = vectors * np.sqrt(np.maximum(values, 0))
+    drawn = mean[:, 0] + unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
+    lost = drawn.max(1) - drawn[:, 0]
+    return Best(row, float((lost <= within).mean()), float(lost.mean()), within)
+
+
+def share_settled(model: Model) -> tuple[float, int]:
+    """Return the share of effects of tasks and pairs that are settled, and how many there are.
+
+    An effect is settled where its 90% interval, which holds on simulated tables (benchmarks/results/calibration.md),
+    excludes zero, or lies within a tenth of the std of the outcome.
+    """
+    binary = model.outcomes.is_binary
+    small = 0.1 * np.nanstd(model.outcomes.values, axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        found = [attribute(model, "shapley" if binary else "shift"), *([interactions(model)] if binary else [])]
+    settled = []
+    for each in found:
+        low, high = each.interval()
+        sure = ((low > 0) | (high < 0) | ((low > -small) & (high < small))).all(-1)
+        settled.append(sure if each.order == 1 else sure[np.triu_indices(len(sure), 1)])
+    every = np.concatenate(settled)
+    return float(every.mean()), len(every)
+
+
+def prediction_error(space: Space, belief: Belief, rng: np.random.Generator) -> float:
+    """Return the std of predictions over the allowed rows as a share of that of outcomes, the mean over targets."""
+    pool = some_rows(space, rng)
+    mean, std, _ = belief.moments(pool)
+    return float((np.sqrt((std**2).mean(0)) / np.maximum(np.hypot(mean.std(0), std.mean(0)), 1e-300)).mean())

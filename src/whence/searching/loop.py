@@ -1,0 +1,118 @@
+"""The loop: from an outcome function and a budget to an answer, choosing runs while others are still running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from whence.errors import InputError
+from whence.measuring.engine import Workers
+from whence.measuring.journal import Books
+from whence.measuring.loop import carry_out
+from whence.measuring.outcome_fn import as_outcome_fn, name_of
+from whence.outcomes.plan import Job
+from whence.searching.ask import Search
+from whence.searching.page import View
+from whence.searching.pruning import Reporting, takes_report
+from whence.searching.result import SearchResult, result_of
+from whence.searching.rungs import prepare
+
+
+def search(
+    outcome_fn: Any,
+    *,
+    tasks: Any = None,
+    budget: int = 40,
+    goal: str = "best",
+    path: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    engine: str = "local",
+    threads: int = 1,
+    timeout: float | None = None,
+    retry: bool = False,
+    accept_change: bool = False,
+    maximize: Any = (),
+    address: str | None = None,
+    cpus_per_task: float = 1,
+    gpus_per_task: float = 0,
+    progress: bool | None = None,
+    **question: Any,
+) -> SearchResult:
+    """Return the answer that a budget of runs gives: the best subset or mixture, effects of tasks, or predictions.
+
+    A balanced start, then each next run is chosen by what the finished ones say, while others are still running. With a
+    ``path``, every decision and every finished run is on disk at once, with a page to look at (``search.html``):
+    whatever ends the search, the same call goes on with the decisions that were made, and one with a larger budget
+    extends it.
+
+    Parameters
+    ----------
+    outcome_fn : callable, object with a method ``batch``, or Problem
+        As in `whence.measure`. One with a third parameter ``report`` may call ``report(step, value)`` while it trains:
+        runs that are worse than the median of the finished ones at the same step are stopped, and what they would have
+        come to is learned from (:mod:`whence.searching.pruning`). Of a `whence.Problem` with a `whence.Recipe`, as
+        (problem, recipe), a cheap estimator is made first, and true runs correct it.
+    tasks : sequence of str, or int
+        Names of the tasks, or their number. Not needed where ``outcome_fn`` names them.
+    budget : int
+        The most runs to make; fewer are made where the answer is settled before.
+    goal : {"best", "effects", "prediction"}
+        See `whence.searching.goals` for the rule by which runs are chosen.
+    path : path, optional
+        Run folder, created, or resumed if it exists.
+    jobs, engine, threads, timeout, retry, accept_change, address, cpus_per_task, gpus_per_task
+        As in `whence.measure`.
+    maximize : bool, or sequence of target names
+        For which targets higher is better.
+    progress : bool, optional
+        False for none; True for plain lines also where stderr is not a terminal.
+    **question
+        Of `whence.Search`: target, weights, size, max_size, include, exclude, costs, max_cost, mixture, bounds,
+        candidates, within, stop, seed.
+
+    Examples
+    --------
+    >>> import whence
+    >>> def train(subset, seed):
+    ...     return {"loss": 1.0 - 0.5 * ("code" in subset) + 0.2 * ("noise" in subset)}
+    >>> found = whence.search(train, tasks=["code", "math", "noise"], budget=12, engine="inline")
+    >>> "code" in found.tasks and "noise" not in found.tasks
+    True
+    """
+    folder = None if path is None else Path(path)
+    given, cheap = prepare(outcome_fn, folder, budget, question.get("seed", 0), progress)
+    if takes_report(given):
+        given = Reporting(given, folder, bool(maximize))
+    function = as_outcome_fn(given)
+    names = tasks if tasks is not None else function.task_names
+    if names is None:
+        raise InputError("The tasks must be known: name them with {tasks}, or give their number.", tasks=None)
+    up = function.maximize if maximize is None or maximize == () else maximize
+    asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap.estimates, **question)
+    asking.outcome_fn, asking.rung_words = name_of(function), cheap.words
+    asking.curves = given.folder if isinstance(given, Reporting) else None
+    workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+    with View(asking, progress=progress) as view:
+        ledger = carry_out(
+            asking.plan(),
+            function,
+            folder,
+            workers,
+            retry=retry,
+            accept_change=accept_change,
+            progress=False,
+            grow=lambda books: grow(asking, books, workers.count(), view),
+        )
+        found = result_of(asking, ledger)
+        view.finish(found)
+    return found
+
+
+def grow(asking: Search, books: Books, n_workers: int, view: View) -> Iterator[Job]:
+    """Yield the runs to begin now: as many as there are workers without one, until the answer is settled."""
+    standing = asking.standing(books.ledger)
+    while not standing.stop and books.ledger.open < n_workers and (job := asking.decide(books)):
+        yield job
+    view.show(books.ledger, standing)

@@ -1,0 +1,135 @@
+"""Stopping hopeless runs early: what they report on their way, the median rule, and what a stopped run still tells.
+
+An outcome function with a parameter ``report`` tells of itself while it trains: ``report(step, value)``, where the
+value is what is optimised, or goes with it. A run that is worse than the median of the finished ones at the same step
+ends there. What it had reached is a lower rung: finished runs tell how values at that step go with values at the end,
+and so what it would have come to. Curves are files beside the run folder, one for each seed; workers on other machines
+need to see them.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from whence.measuring.fingerprint import parts_of
+from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn, name_of
+from whence.outcomes.subset import Subset
+from whence.surrogates.kernels import Array
+
+FEWEST_CURVES = 4  # finished runs before one may be stopped
+Curve = dict[int, float]  # values by step
+
+
+class Pruned(Exception):  # noqa: N818 - it ends a run, and is no error of it
+    """The run is not worth going on with."""
+
+
+def takes_report(function: Any) -> bool:
+    """Whether an outcome function has a parameter ``report``."""
+    try:
+        return "report" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+@dataclass
+class Report:
+    """What a run reports to: it keeps the curve, and ends the run where the median rule says so."""
+
+    folder: Path
+    seed: int
+    maximize: bool
+
+    def __post_init__(self) -> None:
+        self.curve: Curve = {}
+        self._others = [curve for curve in curves_in(self.folder, finished=True).values()]
+
+    def __call__(self, step: int, value: float) -> None:
+        """Keep a value; raise `Pruned` where it is worse than the median of four or more finished runs at this step."""
+        self.curve[int(step)] = float(value)
+        self.keep(finished=False)
+        there = [other[int(step)] for other in self._others if int(step) in other]
+        if len(there) >= FEWEST_CURVES:
+            median = float(np.median(there))
+            if not (value >= median if self.maximize else value <= median):
+                raise Pruned(
+                    f"stopped at step {step} with {value:.4g}, where the median of finished runs is {median:.4g}"
+                )
+
+    def keep(self, *, finished: bool) -> None:
+        """Write the curve, in one go."""
+        place = self.folder / f"{self.seed}.json"
+        partial = place.with_suffix(".partial")
+        partial.write_text(json.dumps({"finished": finished, "curve": list(self.curve.items())}))
+        partial.replace(place)
+
+
+class Reporting(OutcomeFn):
+    """An outcome function that takes ``report``, as one of a subset and a seed."""
+
+    def __init__(self, function: Any, folder: Path | None, maximize: bool) -> None:
+        said = as_outcome_fn(function)
+        self.function, self.up = getattr(function, "function", function), maximize
+        self.folder = (
+            Path(tempfile.mkdtemp()) if folder is None else folder.with_name(f"{folder.name}-curves").absolute()
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.task_names, self.maximize, self.provenance = said.task_names, said.maximize, said.provenance
+        self.fingerprint = dict(parts_of(function))
+        self.__qualname__ = name_of(function)
+
+    def __call__(self, subset: Subset, seed: int) -> Any:
+        report = Report(self.folder, seed, self.up)
+        found = self.function(subset, seed, report)
+        report.keep(finished=True)
+        return found
+
+
+def curves_in(folder: Path, *, finished: bool = False) -> dict[int, Curve]:
+    """Return the curves of a folder by seed; with ``finished``, of runs that came to their end."""
+    found = {}
+    for place in sorted(folder.glob("*.json")):
+        document = json.loads(place.read_text())
+        if document["finished"] or not finished:
+            found[int(place.stem)] = {int(step): float(value) for step, value in document["curve"]}
+    return found
+
+
+def carried_on(curves: Mapping[int, Curve], seeds: Array, goodness: Array, stopped: Array) -> Array:
+    """Return what stopped runs would have come to (s,), by how finished ones went on; NaN where too few tell.
+
+    Parameters
+    ----------
+    curves : dict of int to dict
+        By seed.
+    seeds, goodness : (n,)
+        Of finished runs, and what they came to.
+    stopped : (s,)
+        Seeds of the runs that were stopped.
+    """
+    found = np.full(len(stopped), np.nan)
+    for at, seed in enumerate(stopped):
+        own = curves.get(int(seed), {})
+        step = max(own, default=-1)
+        pairs = [
+            (curves[int(other)][step], value)
+            for other, value in zip(seeds, goodness, strict=True)
+            if step in curves.get(int(other), {})
+        ]
+        if len(pairs) >= FEWEST_CURVES:
+            early, late = np.array(pairs).T
+            spread = max(float(early.var()), 1e-300)
+            slope = float(((early - early.mean()) * (late - late.mean())).mean()) / spread
+            # A line is no guide far outside of the finished runs.
+            reach = np.ptp(late)
+            guess = late.mean() + slope * (own[step] - early.mean())
+            found[at] = np.clip(guess, late.min() - reach, late.max() + reach)
+    return found

@@ -1,0 +1,97 @@
+"""The cheap rung of a problem: estimates of many subsets, made before the first true run."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from whence.errors import InputError
+from whence.outcomes import Outcomes
+from whence.outcomes.writing import read_document, write_document
+
+if TYPE_CHECKING:
+    from whence.estimators.ladder import Setup
+
+SUBSETS = 300
+SHARE = 0.25  # of the budget that estimates may cost
+PER_TASK = 5  # estimates that are few enough to be of use
+CHOSEN = ".rung.json"
+
+
+@dataclass(frozen=True)
+class Cheap:
+    """What a search can learn from before its first run: estimates (None where none is worth its price), and why."""
+
+    estimates: Outcomes | None
+    words: str
+
+
+def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[Any, Cheap]:
+    """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
+
+    Of the methods of the ladder (:mod:`whence.estimators.ladder`), timed on a little of each, it is the one that is
+    expected to come nearest to true runs, of those that estimate enough subsets for a quarter of the budget. In a run
+    folder the choice is kept. Any other outcome function has no cheaper rung.
+    """
+    if "torch" not in sys.modules:  # nobody has made a problem
+        return given, Cheap(None, "")
+    from whence.estimators.ladder import Setup, make_estimator
+    from whence.models.problem import Problem
+
+    parts = given if isinstance(given, tuple | list) else (given,)
+    if not isinstance(given, Setup) and not (parts and isinstance(parts[0], Problem)):
+        return given, Cheap(None, "")
+    setup = Setup.of(given)
+    if setup.recipe is None:
+        raise InputError("A search makes true runs: give a recipe beside the problem, (problem, recipe).")
+    place = None if folder is None else folder.with_name(f"{folder.name}-estimates")
+    if place is not None and (place / CHOSEN).exists():
+        chosen = read_document(place / CHOSEN)
+    else:
+        chosen = _chosen(setup, budget)
+        if place is not None:
+            place.mkdir(parents=True, exist_ok=True)
+            write_document(place / CHOSEN, chosen)
+    found = _estimated(setup, chosen, place, seed, progress) if chosen["n"] else None
+    return make_estimator(setup, "retrain"), Cheap(found, chosen["words"])
+
+
+def _chosen(setup: Setup, budget: int) -> dict[str, Any]:
+    """Return the method, how many subsets it is to estimate (0 for none), and why, in words."""
+    from whence.estimators.ladder import ALIKE, workload
+    from whence.estimators.probes import probe
+
+    work = workload(setup)
+    most = min(SUBSETS, (1 << min(work.n_tasks, 16)) - 1)
+    prices = probe(setup, most)
+    run = prices.pop("retrain").each
+    numbers = {
+        name: int(min(most, (budget * SHARE * run - price.once) / max(price.each, 1e-12)))
+        for name, price in prices.items()
+    }
+    enough = {name: n for name, n in numbers.items() if n >= min(most, PER_TASK * work.n_tasks)}
+    if not enough:
+        name = min(prices, key=lambda each: prices[each].total(most))
+        cost = prices[name].total(most) / run
+        words = f"No cheaper rung: {most} estimates by '{name}' cost as much as {cost:.0f} true runs."
+        return {"method": name, "n": 0, "words": words}
+    nearest = max(map(work.expected, enough))
+    alike = [name for name in enough if work.expected(name) >= nearest - ALIKE]
+    name = min(alike, key=lambda each: prices[each].total(enough[each]))
+    cost = prices[name].total(enough[name]) / run
+    words = f"Cheap rung: {enough[name]} estimates by '{name}', for the price of {cost:.1f} true runs."
+    return {"method": name, "n": enough[name], "words": words}
+
+
+def _estimated(setup: Setup, chosen: dict[str, Any], place: Path | None, seed: int, progress: bool | None) -> Outcomes:
+    from whence.designs import Bernoulli
+    from whence.estimators.ladder import make_estimator
+    from whence.measuring import measure
+
+    options: dict[str, Any] = {"seed": seed}
+    if chosen["method"] == "merge" and place is not None:
+        options["path"] = place.with_name(f"{place.name}-vectors")
+    estimator = make_estimator(setup, chosen["method"], **options)
+    return measure(estimator, Bernoulli(0.5), chosen["n"], path=place, seed=seed, progress=progress)
