@@ -80,8 +80,8 @@ def main() -> None:
         f"`python benchmarks/lds_interval.py --splits {arguments.splits}` on {platform.machine()}, "
         f"{time.strftime('%Y-%m-%d')}: {len(found)} fits of real tables, {time.perf_counter() - began:.0f} s.",
         "held: how often the 80% interval held the rank correlation on new runs. printed, truth: mean rank correlation",
-        "in cross-validation, and on new runs. width: of the interval. prediction intervals: how many new runs their 90%",
-        "intervals held.",
+        "in cross-validation, and on new runs. width: of the interval. prediction intervals: how many new runs their",
+        "90% intervals held.",
         "",
         f"Overall: held {found['held'].mean():.1%}, prediction intervals {found['prediction intervals'].mean():.1%}.",
         "",

@@ -7,6 +7,8 @@ import pytest
 
 import oracles
 import whence.surrogates.tuning as tuning
+from whence.surrogates import priors
+from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.kernels import RBF
 from whence.surrogates.tuning import CombinedKernel, grid_search, leave_one_out_error
 
@@ -216,3 +218,21 @@ def test_large_tables_are_tuned_on_a_seeded_sample(monkeypatch):
         assert len(set(where)) == 10
         np.testing.assert_array_equal(n, counts[where])
         assert all(any((Z[where, t] == column).all() for t in range(6)) for column in outcomes.T)
+
+
+def test_the_prior_is_what_was_learned_over_tables_part_by_part():
+    _, family, _ = combined(np.eye(4), with_size=True)
+    mean, std = family.prior()
+    names = [*family.names, "noise", "rbf rate", "size rate", *["relevance"] * 4]
+    assert list(zip(mean, std, strict=True)) == [priors.LEARNED[name] for name in names]
+
+
+def test_tuning_that_starts_elsewhere_ends_at_the_same_predictions():
+    """What the folds of cross-validation start from must not decide where they end."""
+    S, Y, _ = runs(60, 6, T=3, seed=1)
+    cold = CombinedSurrogate().fit(S, Y)
+    others = CombinedSurrogate().fit(S[::2], Y[::2]).tuned_
+    warm = CombinedSurrogate(start=others).fit(S, Y)
+    assert not np.allclose(others.shared, cold.tuned_.shared, atol=0.05), "the start should be somewhere else"
+    assert np.abs(warm.predict(S) - cold.predict(S)).max() < 0.1 * Y.std()
+    assert np.mean((warm.predict(S) - cold.predict(S)) ** 2) < 0.001 * Y.var()

@@ -178,9 +178,14 @@ class CombinedKernel:
             return float(value + 0.5 * deviation @ deviation), gradient + deviation / std
 
         bounds = list(zip(np.maximum(mean - 4 * std, -12), np.minimum(mean + 4 * std, 6), strict=True))
-        options = {"maxiter": max_iter, "ftol": TOLERANCE}
-        begin = mean if start is None else start
-        found = minimize(objective, begin, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+        found = minimize(
+            objective,
+            mean if start is None else start,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            options={"maxiter": max_iter, "ftol": TOLERANCE},
+        )
         return np.asarray(found.x), float(found.fun)
 
     def _parts(self, theta: Array) -> tuple[Polynomial, Polynomial, RBF, Size | None]:
