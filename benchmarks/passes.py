@@ -103,7 +103,7 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     Examples
     --------
     >>> work = Workload(10, 1000, 100, 5, n_params=10_000, n_trained=10_000, run_examples=3200, steps=100)
-    >>> {name: round(price.total(500)) for name, price in prices(work).items()}
+    >>> {name: round(price.total(500)) for name, price in prices(work).items()}  # doctest: +NORMALIZE_WHITESPACE
     {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'influence': 14100, 'trak': 8100, 'tracin': 8100,
      'merge': 151000, 'retrain': 4850000}
     """

@@ -2,8 +2,8 @@
 
     python benchmarks/price.py
 
-True runs alone, scores of one joint run alone (a point) and fused with true runs, and the default mix, on every problem
-in results/scores.json and, where it was made, results/scores_paper.json.
+True runs alone, estimates alone (crosses) and fused with true runs, and the default mix, on every problem in
+results/scores.json and, where it was made, results/scores_paper.json. A star marks problems that the mix was chosen on.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
+from scores import CHOSEN_ON
+
 HERE = Path(__file__).resolve().parent
 FILES = ("scores.json", "scores_paper.json")
 LINES = {  # curve: words, colour
     "true runs": ("true runs alone", "0.55"),
     "merge": ("task vectors (a quarter of the steps), fused", "tab:green"),
     "trak": ("TRAK of one joint run, fused", "tab:orange"),
-    "influence": ("EK-FAC influence of one joint run, fused (the default mix)", "tab:blue"),
+    "influence": ("EK-FAC influence of one joint run, fused", "tab:blue"),
+    "influence, trak": ("both, fused: the default mix", "black"),
 }
 
 
@@ -40,7 +43,7 @@ def main() -> None:
             alone = own["alone"].get(curve if curve != "merge" else "merge, a quarter")
             if alone is not None:
                 axis.plot(alone["price"], alone["lds"], "x", color=colour)
-        axis.set_title(name + (" *" if own["chosen on"] else ""), fontsize=10)
+        axis.set_title(name + " *" * (name in CHOSEN_ON), fontsize=10)
         axis.set_xlabel("total price, in true runs")
         axis.set_xscale("log")
         axis.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])

@@ -184,7 +184,7 @@ class JointScores(OutcomeFn):
         self.problem, self.recipe, self.method, self.at = problem.on_loss(), recipe, method, tuple(sorted(places))
         self.runs, self.checkpoints, self.examples, self.seed = runs, tuple(checkpoints), examples, seed
         self.options = {**KINDS[method].usual, **options}
-        self.task_names = problem.task_names
+        self.task_names: tuple[str, ...] = problem.task_names
 
     @property
     def fingerprint(self) -> dict[str, str]:  # type: ignore[override]

@@ -124,11 +124,12 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
 
     path = Path(path)
     with _errors_name(path):
-        names, rows = _read(path)
-        if "task" not in names:
+        sheet = _read(path)
+        if "task" not in sheet.names:
             raise InputError("there is no column task. Features need it, to name the task of each row.")
-        frame = pd.DataFrame([cells for _, cells in rows], columns=names).map(str.strip)
-    for name in names:
+        cells = zip(sheet.names, sheet.columns, strict=True)
+        frame = pd.DataFrame({name: ["" if cell is None else str(cell).strip() for cell in column] for name, column in cells})
+    for name in sheet.names:
         numbers = pd.to_numeric(frame[name], errors="coerce")
         if name != "task" and (numbers.notna() | (frame[name] == "")).all():
             frame[name] = numbers
