@@ -67,7 +67,10 @@ class TestFuzz:
             return None if str(path) in str(error) else pytest.fail(f"no file name in: {error}")
 
     @FUZZ
-    @given(content=st.binary(max_size=200), ending=st.sampled_from([*FORMATS, "tsv.gz", "jsonl", "jsonl.gz", "json", "xlsx"]))
+    @given(
+        content=st.binary(max_size=200),
+        ending=st.sampled_from([*FORMATS, "tsv.gz", "jsonl", "jsonl.gz", "json", "xlsx"]),
+    )
     def test_any_bytes(self, tmp_path, content, ending):
         path = tmp_path / f"any.{ending}"
         path.write_bytes(content)
@@ -78,7 +81,25 @@ class TestFuzz:
         cells=st.lists(
             st.lists(
                 st.sampled_from(
-                    ["a", "b", "0", "1", "0.5", "", "nan", "inf", "-1", "x", '"', "True", " ", "50%", "x;y", "[a]", "{}"]
+                    [
+                        "a",
+                        "b",
+                        "0",
+                        "1",
+                        "0.5",
+                        "",
+                        "nan",
+                        "inf",
+                        "-1",
+                        "x",
+                        '"',
+                        "True",
+                        " ",
+                        "50%",
+                        "x;y",
+                        "[a]",
+                        "{}",
+                    ]
                     + ["3 GB", "2 ms", "yes", "{1:2}", "[[]]", "1e999", "a=1", "٣"]
                 ),
                 max_size=3,
