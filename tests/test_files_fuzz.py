@@ -13,6 +13,9 @@ from whence.outcomes import Outcomes
 from whence.outcomes.files import read_outcomes
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
+ENDINGS = [*FORMATS, "tsv.gz", "jsonl", "jsonl.gz", "json", "xlsx"]
+CELLS = ["a", "b", "0", "1", "0.5", "", "nan", "inf", "-1", "x", '"', "True", " ", "50%", "x;y", "[a]", "{}", "3 GB"]
+CELLS += ["2 ms", "yes", "{1:2}", "[[]]", "1e999", "a=1", "٣"]
 FUZZ = settings(
     max_examples=60,
     deadline=None,
@@ -67,7 +70,10 @@ class TestFuzz:
             return None if str(path) in str(error) else pytest.fail(f"no file name in: {error}")
 
     @FUZZ
-    @given(content=st.binary(max_size=200), ending=st.sampled_from([*FORMATS, "tsv.gz", "jsonl", "jsonl.gz", "json", "xlsx"]))
+    @given(
+        content=st.binary(max_size=200),
+        ending=st.sampled_from(ENDINGS),
+    )
     def test_any_bytes(self, tmp_path, content, ending):
         path = tmp_path / f"any.{ending}"
         path.write_bytes(content)
@@ -77,10 +83,7 @@ class TestFuzz:
     @given(
         cells=st.lists(
             st.lists(
-                st.sampled_from(
-                    ["a", "b", "0", "1", "0.5", "", "nan", "inf", "-1", "x", '"', "True", " ", "50%", "x;y", "[a]", "{}"]
-                    + ["3 GB", "2 ms", "yes", "{1:2}", "[[]]", "1e999", "a=1", "٣"]
-                ),
+                st.sampled_from(CELLS),
                 max_size=3,
             ),
             max_size=5,

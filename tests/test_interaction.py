@@ -183,7 +183,7 @@ def test_names_and_directions_are_those_of_the_table():
 
 
 def test_unknown_rules_are_named():
-    names = "'shapley', 'banzhaf', 'loo'"
+    names = "'shapley', 'banzhaf', 'loo', 'shift'"
     message = f"The 'rule' parameter of interactions must be one of {names}. Got 'inclusion' instead."
     with pytest.raises(InputError, match=message):
         interactions(fitted("rbf", table(20, 3)), "inclusion")

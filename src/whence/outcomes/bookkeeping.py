@@ -79,8 +79,9 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     if len(units) == 1:  # amounts of data come in several columns, "7B" in one says which model it was
         found[units[0]] = "text"
     values = {name: column.values for name, column in columns.items() if name not in found}
-    named = {name: kind for name in values if (kind := kind_of_name(name) or _behaviour(values[name]))}
     binary = {name for name in values if _is_binary(values[name])}
+    behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
+    named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
         odd = {name: named.get(name) or _unlike_weights(values[name]) for name in others}
@@ -110,7 +111,7 @@ def _is_binary(values: Floats) -> bool:
 
 def _behaviour(values: Floats) -> str:
     """What a column of numbers does that no task would, "" where it may be one."""
-    if len(values) < 3 or np.isnan(values).any() or _is_binary(values):
+    if len(values) < 3 or np.isnan(values).any():
         return ""
     if (np.diff(values) == 1).all():
         return "counts the rows"
