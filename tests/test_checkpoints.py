@@ -13,6 +13,7 @@ from torch import nn
 
 import whence
 from whence import DataWarning, InputError, Problem, Recipe, TaskVectors
+from whence.icl import import_transformers
 
 NAMES = ("code", "law", "news")
 SUBSETS = np.array([[1.0, 1, 0], [0, 0, 1], [1, 1, 1], [0, 0, 0], [0.5, 0, 1.5]])
@@ -190,13 +191,11 @@ def test_names_without_examples_are_for_checkpoints_alone():
 
 # ---- adapters --------------------------------------------------------------------------------------------
 
+transformers = import_transformers()  # before peft, which imports it with whatever torchvision there is
 IDS = torch.randint(3, 20, (6, 7), generator=torch.Generator().manual_seed(0))
 
 
 def llama():
-    from whence.icl.language import import_transformers
-
-    transformers = import_transformers()
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
         vocab_size=20, hidden_size=8, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,

@@ -213,6 +213,25 @@ def test_mislabelled_demonstrations_are_found_where_they_are():
     assert false <= 0.02 * 20 * 27
 
 
+def test_doubts_are_the_calibrated_margins_after_prompts_of_others():
+    truth, _ = planted(1)
+    found = doubts(truth, shots=4, n_prompts=6, seed=3)
+    asked = Prompted(truth.model, truth.prompts.asking(truth.prompts.demos))
+    rng = np.random.default_rng(3)
+    each = [[] for _ in range(30)]
+    labels = np.array([list(truth.prompts.words).index(demo.label) for demo in truth.prompts.demos])
+    for sequence in [rng.choice(30, 4, replace=False) for _ in range(6)]:
+        scores = asked.logits([sequence])[0]
+        others = [k for k in range(30) if k not in sequence]
+        means = [np.mean([scores[k] for k in others if labels[k] == label], axis=0) for label in (0, 1)]
+        fair = scores - np.mean(means, axis=0)
+        for k in others:
+            each[k].append(fair[k, labels[k]] - fair[k, 1 - labels[k]])
+    np.testing.assert_allclose(found.margin, [np.mean(values) for values in each], rtol=1e-9)
+    expected = [np.std(values, ddof=1) / len(values) ** 0.5 for values in each]
+    np.testing.assert_allclose(found.std_error, expected, rtol=1e-9)
+
+
 def test_where_no_label_is_wrong_hardly_any_is_doubted():
     assert sum(len(doubts(planted(seed, 0)[0], shots=4, seed=seed).doubtful) for seed in range(5)) <= 4
 
