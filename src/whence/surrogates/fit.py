@@ -107,8 +107,8 @@ def fit(
     refuse_too_large("A fit", outcomes.n_runs, "runs", lambda n: 8.0 * COPIES * width * n)
     if estimates is not None or any(isinstance(one, KernelSurrogate) for one in candidates.values()):
         n_subsets = len(distinct_rows(outcomes.subsets)[0])
-        which = "with estimates" if surrogate is None else "by a KernelSurrogate"
-        refuse_too_large(f"A fit {which}", n_subsets, "distinct subsets", lambda n: 24.0 * n * n, remedy=LARGE)
+        by = "with estimates" if surrogate is None else "by a KernelSurrogate"
+        refuse_too_large(f"A fit {by}", n_subsets, "distinct subsets", lambda n: 24.0 * n * n, remedy=LARGE)
     rungs: tuple[Rung, ...] = ()
     if estimates is None:
         _refuse_unanswerable(outcomes, measured)
