@@ -9,7 +9,7 @@ over how much better the best is than the median; "top 1%" is the number of runs
 best 1% and stays there until 3 more runs were made. ``sure``: on simulated functions with noise and on the tables, how
 often the row of a search that stops because it is 90% sure is within its tolerance of the best.
 
-Written to benchmarks/results/search.md by hand from what is printed.
+Left out: BoTorch with a binary kernel, which is not installed here. What is printed is in benchmarks/results/search.md.
 """
 
 from __future__ import annotations
