@@ -128,7 +128,9 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
         if "task" not in sheet.names:
             raise InputError("there is no column task. Features need it, to name the task of each row.")
         cells = zip(sheet.names, sheet.columns, strict=True)
-        frame = pd.DataFrame({name: ["" if cell is None else str(cell).strip() for cell in column] for name, column in cells})
+        frame = pd.DataFrame(
+            {name: ["" if cell is None else str(cell).strip() for cell in column] for name, column in cells}
+        )
     for name in sheet.names:
         numbers = pd.to_numeric(frame[name], errors="coerce")
         if name != "task" and (numbers.notna() | (frame[name] == "")).all():
