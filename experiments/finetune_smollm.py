@@ -163,7 +163,7 @@ def rungs(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namesp
     few = whence.Features(examples=16)
     merged = {"seed": given.seed, "path": given.out / "vectors"}
     return {
-        "joint_scores": lambda: hf.JointScores(problem, recipe, seed=given.seed),
+        "joint_scores": lambda: whence.JointScores(problem, recipe, "trak", examples=64, seed=given.seed),
         "merged_0.15_outputs": lambda: whence.TaskVectors(problem, recipe, early=0.15, merge="outputs", **merged),
         "merged_0.15_weights": lambda: whence.TaskVectors(problem, recipe, early=0.15, **merged),
         "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=whence.Features(examples=64)),

@@ -7,7 +7,6 @@ adapter. The flow, and where each step lives::
     tokens.py        examples as tokens, of which those of answers are trained
     completions.py   a language model as a module with one output; many adapters over one frozen model
     adapters.py      a model loaded with a LoRA adapter, and the Problem of training it
-    scores.py        scores of one joint run, as estimates of any subset
     mixing.py        all of it in one call: what a budget of runs tells, and the sources to use
 
 `Prepared.problem` gives a `whence.Problem`, with which everything else works: retraining, merging, gradients,
@@ -16,13 +15,11 @@ baselines.
 
 from whence.hf.adapters import Adapted, Prepared, adapt, load, prepare
 from whence.hf.mixing import Finetuned, Plan, finetune, plan_in_words, plan_of, verify
-from whence.hf.scores import JointScores
 from whence.hf.sources import Leak, Record, Source, find_leaks, read_sources, sources_of, warn_of_leaks
 
 __all__ = [
     "Adapted",
     "Finetuned",
-    "JointScores",
     "Leak",
     "Plan",
     "Prepared",

@@ -21,12 +21,12 @@ from whence.answers.optimism import expected_of_chosen
 from whence.answers.prediction import predictions
 from whence.answers.selection import Selection, select
 from whence.arrays import Floats
+from whence.baselines.joint import JointScores
 from whence.designs import Bernoulli
 from whence.errors import InputError, counted
 from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
 from whence.hf.adapters import Prepared
-from whence.hf.scores import EXAMPLES, HALFWAY, JointScores
 from whence.measuring import measure
 from whence.models.problem import Problem
 from whence.models.recipe import Recipe
@@ -38,6 +38,7 @@ from whence.surrogates.model import Model
 if TYPE_CHECKING:
     import pandas as pd
 
+EXAMPLES, HALFWAY, RANK = 64, 0.5, 512  # of each source, and of the steps of a joint run, that scores are of
 EARLY = 0.15  # of the steps, after which runs of single sources are merged
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
 FEWEST_RUNS = 3
@@ -204,7 +205,9 @@ def finetune(
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
     estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
     makers: dict[str, Any] = {
-        SCORES: lambda: JointScores(on_loss, recipe, seed=seed),
+        SCORES: lambda: JointScores(
+            on_loss, recipe, "trak", at=HALFWAY, examples=EXAMPLES, rank=min(RANK, problem.n_trained), seed=seed
+        ),
         MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
     }
     estimates = {
