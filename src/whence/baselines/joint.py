@@ -150,6 +150,7 @@ class JointScores(OutcomeFn):
     """
 
     batch_size = 256
+    task_names: tuple[str, ...]
 
     def __init__(
         self,
@@ -217,7 +218,7 @@ class JointScores(OutcomeFn):
             found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
         return _mean(found)
 
-    def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:  # type: ignore[override]
+    def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q)."""
         rows, sizes = as_subsets(subsets, self.task_names), self.problem.tasks.sizes
         shares, whole = (task_shares(some, sizes, self.recipe.weighting) for some in (rows, np.ones_like(rows[:1])))
