@@ -12,7 +12,7 @@ seeds. LDS is the rank correlation with it for each query, in the mean; whatever
 runs outside of the fifth that it is judged on. Prices are in true runs, by passes (passes.py): a forward pass of an
 example is 1, a backward pass 2 more.
 
-Settings of fusion were chosen on simulated worlds (fusion.py). Those of the scores (halfway, a damping of 0.01, l2 of 1)
+Settings of fusion were chosen on simulated worlds (fusion.py). Those of the scores (halfway, damping 0.01, l2 of 1)
 were there before. The default mix, influence functions and TRAK, was chosen with the problems marked "chosen on" in
 view; others were run afterwards. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price here.
 """

@@ -150,6 +150,7 @@ class JointScores(OutcomeFn):
     """
 
     batch_size = 256
+    task_names: tuple[str, ...]
 
     def __init__(
         self,
