@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from whence.estimators.probes import Price
 
 import whence
 from whence.errors import InputError
-from whence.estimators.probes import Price
 from whence.searching import rungs
 
 NAMES = tuple("abcdefgh")
@@ -81,8 +81,9 @@ def test_a_problem_gets_its_cheap_rung_first_and_keeps_it(tmp_path, monkeypatch)
     ],
 )
 def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(monkeypatch, each, method, n):
-    from whence.estimators import ladder, probes
     from whence.estimators.ladder import Setup
+
+    from whence.estimators import ladder, probes
 
     prices = {name: Price(name, 0.0, cost) for name, cost in each.items()} | {"retrain": Price("retrain", 0.0, 1.0)}
     monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
