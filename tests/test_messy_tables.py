@@ -74,7 +74,7 @@ def test_a_messy_sweep_takes_two_commands(tmp_path):
     assert second.exit_code == 0, second.output
     assert "30 runs × 4 tasks → Loss" in second.stdout
     assert "Shift attribution" in second.stdout
-    assert re.search(r"Web\s.*helps", second.stdout)
+    assert re.search(r"Law\s.*hurts", second.stdout)
     for aside in ("Run ID", "Date", "Seed", "GPU Hours", "Steps", "Tokens", "notes"):
         assert f"{aside} (" in second.stderr, aside
 

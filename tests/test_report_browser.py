@@ -452,15 +452,15 @@ def test_sliders_share_the_budget_of_rounded_percents(browser, folder):
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     whence.report(model, folder / "percents.html")
     with opened(browser, folder / "percents.html") as page:
-        assert "the total stays 100" in page.inner_text("#delta-note")
+        assert "the total stays 1" in page.inner_text("#delta-note")
         for share in (0.9, 0.4, 1.0, 0.0):
             for weights in sliders(page, share):
-                assert weights.sum() == pytest.approx(100)
+                assert weights.sum() == pytest.approx(1)
                 assert weights.min() >= 0
-        page.fill(".weight:has-text('law') input[type=number]", "250")
-        assert page.evaluate("Array.from(page.state.subset)") == [0, 0, 100, 0]
-    with opened(browser, folder / "percents.html", "#whatif;weights=100,50,50,22") as page:
-        assert page.evaluate("page.state.subset.reduce((a, b) => a + b)") == pytest.approx(100)
+        page.fill(".weight:has-text('law') input[type=number]", "2.5")
+        assert page.evaluate("Array.from(page.state.subset)") == [0, 0, 1, 0]
+    with opened(browser, folder / "percents.html", "#whatif;weights=1,0.5,0.5,0.22") as page:
+        assert page.evaluate("page.state.subset.reduce((a, b) => a + b)") == pytest.approx(1)
 
 
 def test_free_weights_stay_within_the_runs(browser, folder):

@@ -119,9 +119,6 @@ def test_scores_and_pairs_are_those_of_attribution(case):
         np.testing.assert_allclose(unpacked(own[name]), expected.T, rtol=1e-6, atol=1e-12)
     codes = np.vectorize(lambda word: VERDICTS.get(word, 2))
     np.testing.assert_array_equal(unpacked(own["verdict"]), codes(scores.verdicts()).T)
-    if not model.outcomes.is_binary:
-        assert "targets" not in document["pairs"]
-        return
     pairs = whence.interactions(model)
     low, high = pairs.interval()
     first, second = np.triu_indices(len(model.task_names), 1)
@@ -279,4 +276,4 @@ def test_a_page_of_many_targets_is_small(case, tmp_path):
     weights = np.full((len(CANDIDATES), 20), 1 / len(CANDIDATES))
     average = whence.fit(model.outcomes, surrogate=AveragedSurrogate(CANDIDATES, weights), n_folds=None)
     write_page(document | {"surrogates": exported(average)}, tmp_path / "average.html")
-    assert (tmp_path / "average.html").stat().st_size <= 300_000
+    assert (tmp_path / "average.html").stat().st_size <= 320_000  # every member with hyperparameters of every target

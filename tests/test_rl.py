@@ -215,6 +215,6 @@ def test_one_environment_that_crashes_fails_its_rows_and_no_others(tmp_path):
 
     agents = Agents({"fine": Corridor, "bad": Crashing}, train, targets={"fine": Corridor}, episodes=1)
     with pytest.warns(whence.DataWarning, match="failed"):
-        runs = whence.measure(agents, whence.Exhaustive(allow_empty=False), seeds=1, engine="inline")
+        runs = whence.measure(agents, whence.Exhaustive(allow_empty=False), seeds=1, keep_going=True, engine="inline")
     assert np.isnan(runs.values[runs.subsets[:, 1] == 1]).all()
     assert not np.isnan(runs.values[runs.subsets[:, 1] == 0]).any()

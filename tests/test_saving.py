@@ -139,4 +139,4 @@ def test_every_verb_takes_a_saved_model(saved, tmp_path):
     refused = run("fit", "runs.csv", "--model", saved)
     assert (refused.exit_code, "give --model alone" in refused.stderr) == (2, True)
     assert "Give a file of runs, or --model FILE" in run("fit").stderr
-    assert "leave --estimates out" in run("fit", "--model", saved, "-e", "cheap.csv").stderr
+    assert "leave --estimates and --features out" in run("fit", "--model", saved, "-e", "cheap.csv").stderr

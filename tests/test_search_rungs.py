@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from whence.estimators.probes import Price
 
 import whence
 from whence.errors import InputError
+from whence.ladder.probes import Price
 from whence.searching import rungs
 
 NAMES = tuple("abcdefgh")
@@ -81,13 +81,12 @@ def test_a_problem_gets_its_cheap_rung_first_and_keeps_it(tmp_path, monkeypatch)
     ],
 )
 def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(monkeypatch, each, method, n):
-    from whence.estimators.ladder import Setup
-
-    from whence.estimators import ladder, probes
+    from whence.ladder import advice, probes
+    from whence.ladder.methods import Setup
 
     prices = {name: Price(name, 0.0, cost) for name, cost in each.items()} | {"retrain": Price("retrain", 0.0, 1.0)}
     monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
-    monkeypatch.setattr(ladder.Workload, "expected", lambda self, name: 0.5)
+    monkeypatch.setattr(advice.Workload, "expected", lambda self, name: 0.5)
     found = rungs._chosen(Setup.of(problem()), 40)
     assert (found["method"], found["n"]) == (method, n)
     assert ("No cheaper rung" in found["words"]) == (n == 0)

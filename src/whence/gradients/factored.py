@@ -295,7 +295,9 @@ class Layers:
                 for one in first
             ]
         expected = self.project(dict(zip(leaves, map(torch.stack, zip(*each, strict=True)), strict=True)))
-        if not torch.allclose(features[:, 0], expected, rtol=1e-2, atol=1e-3 * float(expected.abs().max())):
+        rounding = max(torch.finfo(value.dtype).eps for value in self.params.values())
+        rtol, atol = max(1e-2, 8 * rounding), max(1e-3, 2 * rounding) * float(expected.abs().max())
+        if not torch.allclose(features[:, 0], expected, rtol=rtol, atol=atol):
             raise InputError(
                 "The factored route does not see all uses of the chosen parameters in this model "
                 "(its features differ from projected gradients on a probe): use another route."

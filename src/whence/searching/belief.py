@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from sklearn.linear_model import LogisticRegression
 
 from whence.errors import counted, some_of
 from whence.outcomes.table import distinct_rows
@@ -21,7 +22,8 @@ from whence.surrogates.kernels import Array
 from whence.surrogates.rungs import Rung
 
 FEWEST = 3  # runs before anything can be learned
-LEAST_CHANCE = 0.01  # what the chance of rows that will rather fail is multiplied with
+INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
+LAST = 1e12  # what rows that will rather fail are worth less
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,15 @@ class Known:
             return np.asarray(apart / (1 + apart))
         tried = np.vstack([self.rows, self.failed])
         outcome = np.repeat([1.0, 0.0], [len(self.rows), len(self.failed)])
-        chance = np.clip(CombinedSurrogate().fit(tried, outcome).predict(rows), 0.0, 1.0)
-        # What will rather fail than not is run only where everything will.
-        return np.asarray(np.where(chance < 0.5, LEAST_CHANCE * chance, chance))
+        return np.asarray(LogisticRegression(C=INVERSE_PENALTY).fit(tried, outcome).predict_proba(rows)[:, 1])
+
+    def weighed(self, worth: Array, rows: Array) -> Array:
+        """Return what rows are worth if they succeed, times how likely that is.
+
+        A row that will rather fail than not comes after all others: it is run only where everything will.
+        """
+        chance = self.chance(rows)
+        return np.asarray(np.where(chance < 0.5, worth * chance - LAST, worth * chance))
 
     def failures_in_words(self, task_names: tuple[str, ...]) -> str:
         """Return a sentence on the runs that failed, with what they have in common; empty where none did."""

@@ -97,8 +97,8 @@ def _unseen(space: Space, known: Known, rng: np.random.Generator, why: str) -> C
     pool = space.draw(DRAWN, rng)
     tried = np.vstack([known.rows, known.failed, known.running])
     distance = abs(pool[:, None] - tried[None]).sum(2).min(1) if len(tried) else np.ones(len(pool))
-    worth = distance * known.chance(pool)
-    return Choice(pool[worth.argmax()], why) if worth.max() > 0 else None
+    worth = np.where(distance > 0, known.weighed(distance, pool), -np.inf)
+    return Choice(pool[worth.argmax()], why) if worth.max() > -np.inf else None
 
 
 def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Callable[[float], str]) -> Choice | None:
@@ -109,9 +109,8 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
 
     def worth(rows: Array) -> Array:
         mean, std, noise = (part.reshape(-1) for part in belief.moments(rows))
-        improvement = _expected_improvement(mean - incumbent, std) * known.chance(rows)
-        improvement *= 1 - np.sqrt(noise / (noise + std**2))
-        return np.where(among(rows, closed), -np.inf, improvement)
+        improvement = _expected_improvement(mean - incumbent, std) * (1 - np.sqrt(noise / (noise + std**2)))
+        return np.where(among(rows, closed), -np.inf, known.weighed(improvement, rows))
 
     pool = np.vstack([space.draw(DRAWN, rng), measured])
     row, best = climb(worth, pool, space, rng)
@@ -183,7 +182,7 @@ def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects
         about = covariance
         typical = float(np.sqrt(np.maximum(np.diag(covariance), 0)).mean() * unit.mean())
         why = f"most reduces the error of predictions, now ± {typical:.2g}"
-    gain = (about**2).sum(0) / (np.maximum(np.diag(covariance), 0) + noise) * known.chance(pool)
+    gain = known.weighed((about**2).sum(0) / (np.maximum(np.diag(covariance), 0) + noise), pool)
     closed = np.vstack([known.running, known.failed, known.rows if known.deterministic else known.rows[:0]])
     gain[among(pool, closed)] = -np.inf
     return Choice(pool[gain.argmax()], why) if gain.max() > -np.inf else None

@@ -12,7 +12,7 @@ from whence.outcomes import Outcomes
 from whence.outcomes.writing import read_document, write_document
 
 if TYPE_CHECKING:
-    from whence.estimators.ladder import Setup
+    from whence.ladder.methods import Setup
 
 SUBSETS = 300
 SHARE = 0.25  # of the budget that estimates may cost
@@ -31,13 +31,13 @@ class Cheap:
 def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[Any, Cheap]:
     """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
 
-    Of the methods of the ladder (:mod:`whence.estimators.ladder`), timed on a little of each, it is the one that is
+    Of the methods of the ladder (:mod:`whence.ladder`), timed on a little of each, it is the one that is
     expected to come nearest to true runs, of those that estimate enough subsets for a quarter of the budget. In a run
     folder the choice is kept. Any other outcome function has no cheaper rung.
     """
     if "torch" not in sys.modules:  # nobody has made a problem
         return given, Cheap(None, "")
-    from whence.estimators.ladder import Setup, make_estimator
+    from whence.ladder.methods import Setup, make_estimator
     from whence.models.problem import Problem
 
     parts = given if isinstance(given, tuple | list) else (given,)
@@ -60,8 +60,8 @@ def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: b
 
 def _chosen(setup: Setup, budget: int) -> dict[str, Any]:
     """Return the method, how many subsets it is to estimate (0 for none), and why, in words."""
-    from whence.estimators.ladder import ALIKE, workload
-    from whence.estimators.probes import probe
+    from whence.ladder.advice import ALIKE, workload
+    from whence.ladder.probes import probe
 
     work = workload(setup)
     most = min(SUBSETS, (1 << min(work.n_tasks, 16)) - 1)
@@ -87,7 +87,7 @@ def _chosen(setup: Setup, budget: int) -> dict[str, Any]:
 
 def _estimated(setup: Setup, chosen: dict[str, Any], place: Path | None, seed: int, progress: bool | None) -> Outcomes:
     from whence.designs import Bernoulli
-    from whence.estimators.ladder import make_estimator
+    from whence.ladder.methods import make_estimator
     from whence.measuring import measure
 
     options: dict[str, Any] = {"seed": seed}
