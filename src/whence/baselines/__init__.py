@@ -33,7 +33,6 @@ Linear datamodels, tuned and untuned, are `whence.AdditiveSurrogate` itself, fit
 
 from whence.baselines.bif import Langevin, bif_scores
 from whence.baselines.influence import influence_scores
-from whence.baselines.joint import JointScores
 from whence.baselines.scores import Scores
 from whence.baselines.solvers import CG, EKFAC, Exact, LiSSA
 from whence.baselines.source import source_scores
@@ -44,7 +43,6 @@ __all__ = [
     "CG",
     "EKFAC",
     "Exact",
-    "JointScores",
     "Langevin",
     "LiSSA",
     "Scores",
