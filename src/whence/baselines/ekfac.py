@@ -154,7 +154,7 @@ def _columns(loss: Loss, outputs: Tensor, labels: Tensor, generator: torch.Gener
     if outputs.shape[-1] <= COLUMNS:
         return loss.root(outputs, labels)
     signs = (2.0 * torch.randint(2, outputs.shape, generator=generator) - 1).to(outputs)
-    if not isinstance(loss, CrossEntropy):
+    if type(loss) is not CrossEntropy or labels.ndim > 1 or bool((labels == loss.ignored).any()):
         return loss.root(outputs, labels) @ signs[..., None]
     p = outputs.softmax(-1)
     return (p.sqrt() * signs - p * (p.sqrt() * signs).sum(-1, keepdim=True))[..., None]
