@@ -113,6 +113,7 @@ def test_random_combinations_and_krylov_spaces(device, monkeypatch):
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("batch_size", [None, 16])
 def test_chains_draw_other_numbers_but_the_same_scores(device, batch_size):

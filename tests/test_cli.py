@@ -454,6 +454,7 @@ def test_a_constant_target_is_said_to_be_one(tmp_path, measured):
         assert "note: Targets with the same value in every run, so that no effect can be seen: loss." in result.stderr
 
 
+@pytest.mark.slow
 def test_mixtures_can_be_predicted_selected_and_suggested(mixtures, tmp_path):
     document = document_of("predict", mixtures, "-O", "loss", "--subset", "a=0.5,c=0.5")
     assert document["predictions"][0]["subset"] == {"a": 0.5, "c": 0.5}
@@ -602,6 +603,7 @@ def test_help_needs_nothing_heavy():
     assert found.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_says_the_same(file, columns):
     outside = run_outside("attribute", file, *columns, "--json")
     assert outside.returncode == 0, outside.stderr
@@ -611,11 +613,13 @@ def test_a_process_of_its_own_says_the_same(file, columns):
     assert refused.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_characters_that_an_encoding_lacks_are_no_error(file, columns):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     assert run_outside("fit", file, *columns, env=environment).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [80, 120])
 def test_on_a_terminal_verdicts_are_coloured_and_lines_fit(file, columns, width):
     command = [sys.executable, "-c", "from whence.cli import main; main()", "attribute", str(file), *columns]
@@ -627,6 +631,7 @@ def test_on_a_terminal_verdicts_are_coloured_and_lines_fit(file, columns, width)
     assert max(len(ANSI.sub("", line)) for line in lines) <= width
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(file, columns):
     command = [sys.executable, "-c", "from whence.cli import main; main()", "attribute", str(file), *columns]
     for options in ([], ["--json"]):
@@ -637,6 +642,7 @@ def test_a_closed_pipe_is_no_error(file, columns):
         assert told == ""
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_quiet():
     command = [sys.executable, "-c", "from whence.cli import main; main()", "demo"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

@@ -100,6 +100,7 @@ def test_a_set_too_small_for_a_size_is_left_out():
         leaderboard(peers(["size only"]), names=["digits"], sizes=[600])
 
 
+@pytest.mark.slow
 def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from sklearn.linear_model import Ridge\nridge = Ridge()\nnothing = 3\n")
     monkeypatch.chdir(tmp_path)

@@ -63,6 +63,7 @@ def test_thousands_of_tasks_have_more_subsets_than_a_float_can_count(n_tasks):
     assert found.subset.sum() in (1, n_tasks // 2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_a_greedy_search_of_two_thousand_tasks_ends():
     rng = np.random.default_rng(0)

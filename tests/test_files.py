@@ -293,6 +293,7 @@ class TestReadingParquet:
             read_outcomes(path)
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_columns(tmp_path):
     n_tasks = 100_000
     with open(tmp_path / "wide.csv", "w") as file:

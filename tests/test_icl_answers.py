@@ -271,6 +271,7 @@ def icl(*options):
     )
 
 
+@pytest.mark.slow
 def test_open_answers_with_a_scorer_of_ones_own(place):
     prompts = open_prompts(language(), 6, 8)
     (place / "demos.jsonl").write_text(lines(prompts.demos))

@@ -97,6 +97,7 @@ def test_layers_may_share_a_weight_and_have_biases_of_their_own():
     torch.testing.assert_close(linear.features.double(), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen", [None, ["*.weight"], ["*.bias"]])
 def test_kronecker_directions_keep_inner_products_on_average(chosen):
     model = nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 2))

@@ -111,6 +111,7 @@ def troublesome(subset, seed):
     return plain(subset, seed)
 
 
+@pytest.mark.slow
 def test_every_job_comes_back_once_and_trouble_stays_with_its_row(how, tmp_path):
     with pytest.warns(DataWarning, match="1 of 7 rows failed"):
         runs = whence.measure(troublesome, MIXED, tasks=TASKS, path=tmp_path / "run", **how)
@@ -131,6 +132,7 @@ def slow_first(subset, seed):
     return {"acc": 0.25, "loss": 2.0} if subset.tasks == ("b",) else {"loss": 3.0}
 
 
+@pytest.mark.slow
 def test_which_rows_fit_does_not_depend_on_which_was_first_finished(how):
     order = np.eye(3)
     with pytest.warns(DataWarning, match="1 of 3 rows failed and stay NaN. The first, row 2: it returned loss where"):

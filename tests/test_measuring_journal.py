@@ -75,6 +75,7 @@ def test_a_line_carries_its_own_checksum():
 # ---- cuts ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_journal_cut_at_any_byte_of_its_last_rows_is_made_whole(tmp_path):
     runs = measured(tmp_path / "run")
     whole = (tmp_path / "run" / "journal.jsonl").read_bytes()
@@ -387,6 +388,7 @@ class Instant(Counted):
         return {"loss": subsets.sum(1) + seeds / 7, "acc": seeds / 3.0}
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_are_journaled_and_read_in_seconds(tmp_path):
     """About 4 s on two cores; the limit leaves room for a busy machine and a slow disk."""
     began = time.perf_counter()

@@ -785,6 +785,7 @@ def test_vectors_that_saw_all_tasks_are_not_those_of_other_tasks(tmp_path):
         _ = TaskVectors(Problem(model, fewer, target), RECIPE, path=tmp_path).vectors
 
 
+@pytest.mark.slow
 def test_vectors_are_trained_by_workers_and_kept_one_by_one(tmp_path, trained):
     model, (tasks, target) = make("mlp"), data()
     elsewhere = TaskVectors(Problem(model, tasks, target, per_query=True), RECIPE, path=tmp_path, batched=False)

@@ -33,6 +33,7 @@ def coverage_at_the_choice(shape, outcome, replicates):
     return np.mean(own), np.mean(plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "outcome", "replicates"),
     [

@@ -58,6 +58,7 @@ def test_a_name_loads_only_what_it_needs():
     assert loaded.split() == ["False", "False"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["baselines", "evaluation", "icl", "plots"])
 def test_modules_are_there_on_a_fresh_import(name):
     """Without anything else imported before, as in the first line of a user's session."""

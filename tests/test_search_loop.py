@@ -222,6 +222,7 @@ def whence_search(*arguments):
     return CliRunner().invoke(app, ["search", *arguments])
 
 
+@pytest.mark.slow
 def test_the_command_answers_as_text_and_as_json(home):
     limits = ["--budget", "9", "--maximize", "score", "--engine", "inline", "--max-size", "4", "--exclude", "e"]
     done = whence_search("exp.py:train", *limits, "-o", "run", "--no-stop")

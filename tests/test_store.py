@@ -85,6 +85,7 @@ linearize(slow, params, examples, Gaussian(5), batch_size=2, store={path!r}, rou
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_taken_up_and_ends_the_same(problem, tmp_path):
     output_fn, params, examples = problem
     expected = linearize(lambda at, x: output_fn(at, x), params, examples, Gaussian(5), route="forward", batch_size=2)
