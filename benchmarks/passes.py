@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from whence.ladder.methods import Setup
+from whence.ladder.probes import Price  # here in passes of one example, not in seconds
 
 TRAINED_ONCE = 3  # a forward and a backward pass
 SCALES, SCALE_EXAMPLES = 14, 2000  # lengths of a step that are tried, on at most so many examples
@@ -48,20 +49,6 @@ class Workload:
     early: float = 1.0
     run_examples: int | None = None
     steps: int | None = None
-
-
-@dataclass(frozen=True)
-class Price:
-    """What a method costs: once, and for each subset, in forward-equivalents; and bytes that it keeps."""
-
-    method: str
-    once: float
-    each: float
-    bytes: float = 0.0
-
-    def total(self, n: int) -> float:
-        """Return the price of n subsets."""
-        return self.once + n * self.each
 
 
 def workload(setup: Setup) -> Workload:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.datasets import available, leaderboard, load, recorded
+from whence.datasets.leaderboard import _averaged
 from whence.demo import digits_set_function
 from whence.errors import InputError
 from whence.surrogates.peers import fitting, peers
@@ -93,6 +94,13 @@ def test_the_leaderboard_is_a_plain_loop():
         mean = RidgeCV().fit(S[training], Y[training].mean(1)).predict(S[~training])
         of_mean.append(spearmanr(mean, Y[~training].mean(1))[0])
     np.testing.assert_allclose([found["lds"], found["lds_of_mean"]], [np.mean(per_query), np.mean(of_mean)], rtol=1e-9)
+
+
+def test_targets_that_run_the_other_way_are_turned_round_in_the_mean():
+    runs = whence.Outcomes(np.eye(2), [[1.0, 5.0], [2.0, 3.0]], target_names=["loss", "acc"], maximize=["acc"])
+    averaged = _averaged(runs)
+    assert averaged.values.ravel().tolist() == [-2.0, -0.5]
+    assert averaged.maximize == (False,)
 
 
 def test_a_set_too_small_for_a_size_is_left_out():

@@ -74,16 +74,14 @@ def slower():
 """
 WORK = Workload(25, 5000, 900, n_params=400_000, n_trained=400_000)
 # In seconds: a true run takes two, so that 500 subsets cost 2.5, 5, 110, 27.5 and 500 of them.
-PRICES = {
-    price.method: price
-    for price in (
-        Price("one-step", 4.0, 0.002),
-        Price("gradex", 8.0, 0.004),
-        Price("gradex-along", 200.0, 0.04),
-        Price("merge", 50.0, 0.01),
-        Price("retrain", 0.0, 2.0),
-    )
+ONCE_AND_EACH = {
+    "one-step": (4.0, 0.002),
+    "gradex": (8.0, 0.004),
+    "gradex-along": (200.0, 0.04),
+    "merge": (50.0, 0.01),
+    "retrain": (0.0, 2.0),
 }
+PRICES = {method: Price(method, *cost) for method, cost in ONCE_AND_EACH.items()}
 
 
 def run(*arguments):
@@ -250,16 +248,9 @@ def test_probed_prices_are_those_of_the_whole_work(method, small):
 
 def test_a_small_network_is_linearised_rather_than_trained_on_every_task(small):
     problem, _ = small
-    prices = {
-        price.method: price
-        for price in (
-            Price("one-step", 0.1, 0.001),
-            Price("gradex", 1.0, 0.001),
-            Price("gradex-along", 10.0, 0.01),
-            Price("merge", 3.0, 0.001),
-            Price("retrain", 0.0, 0.1),
-        )
-    }
+    cheap = {"one-step": (0.1, 0.001), "gradex": (1.0, 0.001), "merge": (3.0, 0.001)}
+    expensive = {"gradex-along": (10.0, 0.01), "retrain": (0.0, 0.1)}
+    prices = {method: Price(method, *cost) for method, cost in (cheap | expensive).items()}
     method, why = recommend(prices, workload(problem), 500)
     assert method == "gradex", why
     assert "On small models it had a rank correlation of" in why

@@ -322,7 +322,7 @@ class TaskVectors(Merged):
     def train(self, **how: Any) -> None:
         """Train the vectors that the folder lacks, in several processes or on a cluster; each is kept when it is there.
 
-        Whatever ends it, the same call goes on with the tasks that are left. For models that take long alone: small
+        Whatever ends it, the same call resumes with the remaining tasks. For models that take long alone: small
         ones are trained side by side when their vectors are first asked for.
 
         Parameters

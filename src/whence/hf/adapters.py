@@ -1,4 +1,4 @@
-"""Language models with adapters: loaded, given a LoRA adapter or one to go on with, and made a Problem.
+"""Language models with adapters: load a model, add a LoRA adapter or continue an existing one, and make a Problem.
 
 What is trained are the adapters, in single precision, over a frozen model in the precision it is kept in. Everything
 that takes a Problem then works for fine-tuning: retraining, merging, gradients, baselines.
@@ -80,7 +80,7 @@ def load(
     alpha : float, optional
         Strength of the adapters, whose products are multiplied by alpha / rank; twice the rank if not given.
     adapter : path, optional
-        Folder of an adapter to go on with, instead of a new one.
+        Folder of an adapter whose training continues; a new adapter if not given.
     device : str or device, optional
         CUDA where there is one, if not given.
     dtype : dtype or str, optional

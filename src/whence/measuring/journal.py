@@ -57,7 +57,7 @@ class Books:
         """Make results durable."""
 
     def forget_directions(self) -> None:
-        """Drop directions of targets that do not exist: whoever corrects them goes on with the rows that are there."""
+        """Drop directions of targets that do not exist: the rows are kept for whoever corrects them."""
 
     def finished(self, state: dict[str, str]) -> None:
         """Note what the outcomes depend on, of what is in memory, as it is after rows were measured."""
@@ -136,7 +136,7 @@ class Journal(Books):
         self._append(b"".join(lines))
 
     def extend(self, plan: Plan) -> None:
-        """Write the plan, then go on with it."""
+        """Write the longer plan to disk, then use it."""
         with _in_words(self.folder):
             _write_plan(self.folder, plan)
         super().extend(plan)

@@ -174,7 +174,7 @@ def _change(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def refuse_other(subject: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise where a folder is of something else than what is asked for now; the sentence names what differs.
+    """Raise if a folder was made with other settings than those asked for now; the message names what differs.
 
     Examples
     --------

@@ -44,7 +44,7 @@ def search(
 
     A balanced start, then each next run is chosen by what the finished ones say, while others are still running. With a
     ``path``, every decision and every finished run is on disk at once, with a page to look at (``search.html``):
-    whatever ends the search, the same call goes on with the decisions that were made, and one with a larger budget
+    whatever ends the search, the same call resumes with the decisions already made, and one with a larger budget
     extends it.
 
     Parameters

@@ -15,7 +15,7 @@ from whence.surrogates.mixture import Array
 class RankScale:
     """The monotone map between outcomes and normal scores, one per target, linear between measured values.
 
-    Beyond the measured range it goes on with the slope of the outer tenth, so that predictions can exceed every run.
+    Beyond the measured range it continues with the slope of the outer tenth, so that predictions can exceed every run.
     """
 
     scores: Array  # (m, T), increasing
