@@ -75,3 +75,11 @@ def test_bad_roles_are_refused(tmp_path, text, arguments, message):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=rf"runs\.csv: (?s:.)*{message}"):
         read_outcomes(path, **({"outcomes": ["loss"]} | arguments))
+
+
+def test_the_column_that_a_misspelled_outcome_meant_is_not_checked_as_a_task(tmp_path):
+    (tmp_path / "runs.csv").write_text("a,losses\n1,-2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="Did you mean 'losses'") as caught:
+        read_outcomes(tmp_path / "runs.csv", ["loss"])
+    assert "weight" not in str(caught.value)
+    assert caught.value.fix == {"instead": {"loss": "losses"}}

@@ -35,7 +35,7 @@ class TestConcerns:
 
     def test_identical_columns_are_named_in_groups(self, plain):
         plain[:, 3], plain[:, [4, 5]] = plain[:, 0], plain[:, [1]]
-        message = "Identical task columns, whose effects cannot be told apart: "
+        message = "Identical task columns, whose effects cannot be separated: "
         assert self.of(plain) == [message + "(task_0, task_3), (task_1, task_4, task_5)."]
 
     def test_the_papers_repeated_columns(self, plain):
@@ -47,7 +47,7 @@ class TestConcerns:
 
     def test_dependent_columns(self, plain):
         plain[:, 5] = 1 - plain[:, 2]
-        message = "Task columns follow from each other (1 relation), so that their effects cannot be told apart; "
+        message = "Task columns follow from each other (1 relation), so that their effects cannot be separated; "
         assert self.of(plain) == [message + "the shortest: task_2, task_5."]
 
     def test_dependent_columns_within_a_fixed_size(self):

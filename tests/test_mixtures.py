@@ -63,6 +63,7 @@ def grid():
         ([[0.5, 0.2, 0.1], [0.5, 0.5, 0.5]], False),
         ([[2.0, 3.0, 5.0], [4.0, 4.0, 2.0]], True),  # amounts of one total
         ([[2.0, 3.0, 5.0], [4.0, 4.0, 9.0]], False),
+        ([[1e308, 1e308], [1e308, 9e307]], False),
     ],
 )
 def test_mixtures_are_recognised(rows, expected):
@@ -149,7 +150,7 @@ def test_the_best_allowed_mixture_is_at_least_that_of_a_grid(model, grid, argume
         ({"exclude": SOURCES}, "Every task is excluded"),
         ({"bounds": {"wiki": (0, 1)}}, "There is no task 'wiki'"),
         ({"weights": {"loss": -1.0}}, "must be above 0"),
-        ({"target": "loss", "worst": True}, "Give one"),
+        ({"target": "loss", "worst": True}, "Give .target. for one outcome"),
     ],
 )
 def test_impossible_mixtures_are_refused(model, arguments, message):
@@ -159,7 +160,7 @@ def test_impossible_mixtures_are_refused(model, arguments, message):
 
 def test_bounds_are_for_mixtures_only():
     S = whence.Exhaustive().draw(3)
-    with pytest.raises(InputError, match="here tasks are in or out"):
+    with pytest.raises(InputError, match="in these runs tasks are in or out"):
         whence.select(whence.fit(whence.Outcomes(S, S[:, 0])), bounds={"task_0": (0, 1)})
 
 
@@ -194,7 +195,7 @@ def test_the_front_is_of_mixtures_that_nothing_beats_in_both(model, grid):
     scale = model.outcomes.values.std(0)
     beaten = ((z[:, None] - good[None]) / scale > 0.2).all(2).all(1)
     assert not beaten.any()
-    with pytest.raises(InputError, match="takes two targets"):
+    with pytest.raises(InputError, match="needs at least two targets"):
         whence.pareto(model, targets="loss")
     with pytest.raises(InputError, match="There is no parameter 'sizes'"):
         whence.pareto(model, sizes=3)
@@ -324,3 +325,34 @@ def test_a_sweep_in_rounded_percent_to_the_recipe(tmp_path):
     assert weighted["objective"].startswith("the weighted mean of 2 × loss, 1 × acc")
     assert run("suggest", path, *columns, "-n", 2, "-o", tmp_path / "next.csv").exit_code == 0
     np.testing.assert_allclose(pd.read_csv(tmp_path / "next.csv")[list(SOURCES)].sum(axis=1), 100, rtol=0.01)
+
+
+def test_names_may_be_in_other_capitals_in_every_option(model):
+    asked = {"bounds": {"WEB": (0.3, 0.5)}, "include": ["Math"], "costs": {"Code": 2.0}, "budget": 1.4}
+    plain = {"bounds": {"web": (0.3, 0.5)}, "include": ["math"], "costs": {"code": 2.0}, "budget": 1.4}
+    found = whence.select(model, target="LOSS", **asked)
+    np.testing.assert_array_equal(found.subset, whence.select(model, target="loss", **plain).subset)
+    np.testing.assert_array_equal(model.predict({"Web": 0.5, "CODE": 0.5}), model.predict({"web": 0.5, "code": 0.5}))
+    weighted = whence.select(model, weights={"Loss": 2, "ACC": 1})
+    np.testing.assert_array_equal(weighted.subset, whence.select(model, weights={"loss": 2, "acc": 1}).subset)
+    assert list(whence.pareto(model, targets=["Acc", "LOSS"]).to_frame().columns)[-2:] == [
+        "predicted acc",
+        "predicted loss",
+    ]
+    with pytest.raises(InputError, match=r"There is no task 'wab'. Did you mean 'web'"):
+        model.predict({"wab": 1.0})
+
+
+def test_an_array_of_targets_is_optimised_by_its_name():
+    runs = sweep()
+    numbered = whence.Outcomes(
+        runs.subsets, runs.values[:, [0, 0, 1]] * [1, 3, 1], SOURCES, ["err[0]", "err[1]", "acc"], ["acc"]
+    )
+    fitted = whence.fit(numbered, surrogate=whence.AdditiveSurrogate(), n_folds=None)
+    found = whence.select(fitted, target="err")
+    predicted = fitted.predict([found.subset])[0]
+    assert found.value == pytest.approx(predicted[:2].mean())
+    with pytest.raises(
+        InputError, match="optimise with 'target', or optimise all of them with worst=True or 'weights'"
+    ):
+        whence.select(fitted)

@@ -93,7 +93,7 @@ class TestSelection:
     @pytest.mark.parametrize(
         ("subset", "message"),
         [
-            (["Code", "cod"], "There is no task 'Code'. Did you mean 'code'?"),
+            (["Code", "cod"], "There is no task 'cod'. Did you mean 'code'?"),
             (["zzz"], "There is no task 'zzz'. There are: code, "),
             ([1, 0], r"task names or a row of 4 numbers, one per task. Got shape \(2,\)"),
             (3, r"Got shape \(\)"),

@@ -1,7 +1,7 @@
-"""What the library says when something is wrong with what it was given.
+"""Errors and warnings about what the library was given.
 
-Every module raises `InputError` for input that a person can put right, and warns with `DataWarning` where the
-answer is right but the data deserve a look. Anything else that comes out is a defect of the library.
+Every module raises `InputError` for input that the user can fix, and warns with `DataWarning` where the answer is
+right but the data deserve a look. Any other exception is a bug of the library.
 """
 
 from __future__ import annotations
@@ -15,27 +15,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-# What a terminal or a page would obey rather than show: control characters (but tab and newline), half surrogates,
+# What a terminal or a page would act on rather than show: control characters (but tab and newline), half surrogates,
 # line separators, and the marks that turn the direction of text around.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
-class Message(Exception):  # noqa: N818 - of errors and of warnings
-    """A message that knows which parameters it speaks of, so that others can spell them in their own way.
+LONGEST_REASON = 300  # characters of an error of others
 
-    In Python a parameter is a keyword; the command line names its flag.
+
+class Message(Exception):  # noqa: N818 - of errors and of warnings
+    """A message that knows which parameters it names, so that the command line can show its flags instead.
 
     Parameters
     ----------
     text : str
-        What was wrong, where, and what to do. Where it starts with a parameter, what is said of it: "must be …".
+        What was wrong, where, and what to do. With a ``parameter``, the rest of the sentence: "must be …".
     parameter : str, optional
-        The parameter at fault, with which the sentence starts.
+        The parameter at fault, which starts the sentence.
     of : str, optional
         The function or class that takes it.
     fix : mapping, optional
-        Parameters and values to give in addition, which put everything right; "instead" maps what was given to what
-        should have been.
+        Parameters and values to add, which fix everything; "instead" maps what was given to what should have been
+        given.
     **named : object
         Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
 
@@ -155,7 +156,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def safe_text(text: str, most: int | None = None) -> str:
-    r"""Text of somebody else as it can be shown anywhere: escape sequences and turned text are spelled out.
+    r"""Foreign text made safe to show: escape sequences and marks that turn text around are spelled out.
 
     Parameters
     ----------
@@ -172,3 +173,20 @@ def safe_text(text: str, most: int | None = None) -> str:
         half = most // 2
         text = f"{text[:half]} … {len(text) - 2 * half} characters … {text[-half:]}"
     return _OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def brief(error: BaseException) -> str:
+    r"""Kind and message of an error in one line, safe to show anywhere.
+
+    Examples
+    --------
+    >>> brief(ValueError("no\n  good"))
+    'ValueError: no good'
+    """
+    try:
+        text = str(error)
+    except Exception:
+        text = "its message cannot be shown"
+    text = " ".join(text[: 100 * LONGEST_REASON].split())[:LONGEST_REASON]
+    kind = "" if isinstance(error, InputError) else type(error).__name__[:LONGEST_REASON]
+    return safe_text(": ".join(part for part in (kind, text) if part))

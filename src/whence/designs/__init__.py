@@ -2,15 +2,7 @@
 
 from whence.designs.mixtures import Dirichlet, with_bounds
 from whence.designs.naming import extended, parse_design
-from whence.designs.subsets import (
-    Balanced,
-    Bernoulli,
-    Design,
-    Exhaustive,
-    FixedSize,
-    LeaveOneOut,
-    LeaveTwoOut,
-)
+from whence.designs.subsets import Balanced, Bernoulli, Design, Exhaustive, FixedSize, LeaveOneOut, LeaveTwoOut
 
 __all__ = [
     "Balanced",

@@ -19,7 +19,7 @@ Rows = NDArray[np.bool_]
 
 
 def even_rows(n_tasks: int, size: int, n: int, rng: np.random.Generator) -> Rows:
-    """Distinct subsets with even task counts and, as far as a fixed effort goes, pairs, shape (n, K).
+    """Distinct subsets with even task counts and, with limited effort, even pair counts, shape (n, K).
 
     Examples
     --------

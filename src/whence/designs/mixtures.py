@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from whence.designs.subsets import count_of, generator_of, tasks_of
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError
+from whence.outcomes.checks import places
 
 Array = NDArray[np.float64]
 DRAWS = 20_000
@@ -68,15 +69,13 @@ def with_bounds(design: Any, bounds: Mapping[str, tuple[float, float]], names: S
         return design
     if not isinstance(design, Dirichlet):
         raise InputError("Bounds are for weights of mixtures: draw these with the design dirichlet.")
-    for name in bounds:
-        if name not in names:
-            raise InputError(f"There is no task '{name}'. {did_you_mean(name, names)}")
-    return replace(design, bounds=tuple(bounds.get(name, (0.0, 1.0)) for name in names))
+    found = dict(zip(places(bounds, names, "task"), bounds.values(), strict=True))
+    return replace(design, bounds=tuple(found.get(at, (0.0, 1.0)) for at in range(len(names))))
 
 
 @dataclass(frozen=True, eq=False)
 class Polytope:
-    """Mixtures that are allowed: weights between bounds that sum to 1, of at most so many sources, within a budget."""
+    """Mixtures that are allowed: weights between bounds that sum to 1, of few enough sources, within a budget."""
 
     least: Array  # (K,)
     most: Array  # (K,)
@@ -196,7 +195,7 @@ def best_mixture(
 
 
 def _transfers(current: Array, share: float, polytope: Polytope) -> Array:
-    """The mixtures in which one source hands over a share, or what it can spare, to another; within the budget."""
+    """The mixtures in which one source gives a share, or all above its least, to another; within the budget."""
     taking = np.flatnonzero(polytope.most > 0)
     giver, taker = (grid.ravel() for grid in np.meshgrid(taking, taking))
     giver, taker = giver[giver != taker], taker[giver != taker]

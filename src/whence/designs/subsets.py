@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
 from numbers import Integral, Real
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,7 +255,7 @@ class Balanced:
         return even_rows(n_tasks, self.size, n, generator_of(self, seed)).astype(np.float64)
 
 
-def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
+def _whole(value: object, parameter: str, owner: str, least: int = 1) -> int:
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(
             f"The '{parameter}' parameter of {owner} must be an integer of at least {least}. Got {value!r} instead."
@@ -263,7 +263,7 @@ def _whole(value: Any, parameter: str, owner: str, least: int = 1) -> int:
     return int(value)
 
 
-def tasks_of(design: Any, value: Any, least: int = 1) -> int:
+def tasks_of(design: object, value: object, least: int = 1) -> int:
     """Check the number of tasks that a design is asked for."""
     n_tasks = _whole(value, "n_tasks", f"{type(design).__name__}.draw")
     if n_tasks < least:
@@ -271,7 +271,7 @@ def tasks_of(design: Any, value: Any, least: int = 1) -> int:
     return n_tasks
 
 
-def count_of(design: Any, n_tasks: int, value: Any, total: float) -> int:
+def count_of(design: object, n_tasks: int, value: object, total: float) -> int:
     """Check the number of rows that a design is asked for."""
     n = _whole(value, "n", f"{type(design).__name__}.draw")
     if n > total:
@@ -282,7 +282,7 @@ def count_of(design: Any, n_tasks: int, value: Any, total: float) -> int:
     return n
 
 
-def generator_of(design: Any, seed: Any) -> np.random.Generator:
+def generator_of(design: object, seed: object) -> np.random.Generator:
     """Random numbers of a design."""
     return np.random.default_rng(_whole(seed, "seed", f"{type(design).__name__}.draw", least=0))
 

@@ -7,13 +7,19 @@ is a task whatever its name (but a seed is a seed, of 0 and 1 too). Nothing is l
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whence.errors import DataWarning, some_of
 from whence.outcomes.checks import Floats
 from whence.outcomes.simplex import is_mixture, near_totals
 from whence.outcomes.values import Column
+
+if TYPE_CHECKING:
+    from whence.outcomes.table import Outcomes
 
 _SEED, _INDEX = "a seed", "a row index"  # which may be 0 and 1
 _KINDS = {
@@ -53,6 +59,18 @@ def higher_is_better(name: str) -> bool:
     return bool(words & HIGHER) and not words & LOWER
 
 
+def hint_at_directions(runs: Outcomes) -> None:
+    """Warn of targets that are minimised although their names suggest that higher is better."""
+    pairs = zip(runs.target_names, runs.maximize, strict=True)
+    # The targets of an array are named together, by its name.
+    names = list(
+        dict.fromkeys(re.sub(r"\[\d+\]$", "", name) for name, up in pairs if not up and higher_is_better(name))
+    )
+    if names:
+        said = f"Lower {some_of(names, 6)} is assumed to be better. If higher is, add {{maximize}}."
+        warnings.warn(DataWarning(said, maximize=names), stacklevel=3)
+
+
 def kind_of_name(name: str) -> str:
     """What a column is by its name, if not a task; "" where the name does not say.
 
@@ -85,7 +103,7 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     others = [name for name in values if name not in binary]
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
         odd = {name: named.get(name) or _unlike_weights(values[name]) for name in others}
-        always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX)}
+        always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX) or np.ptp(values[name]) == 0}
         return _ordered(columns, found | {name: kind for name, kind in odd.items() if kind} | always)
     if part := _mixture(values, named):
         rest = {name: named.get(name, "not a part of the mixture") for name in values if name not in part}

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whence.errors import InputError, some_of
+from whence.outcomes.bookkeeping import set_aside
 from whence.outcomes.checks import Floats, check_weights
-from whence.outcomes.columns import find_names
-from whence.outcomes.files import read_outcomes
+from whence.outcomes.columns import find_names, note_aside
+from whence.outcomes.files import errors_name, read_outcomes
 from whence.outcomes.sheets import Sheet, read_sheet
 from whence.outcomes.text import kind_of
 from whence.outcomes.values import as_column
@@ -34,11 +34,13 @@ def has_roles(path: Path) -> bool:
 
 def column_names(path: Path) -> list[str]:
     """Names of the columns of a text or Parquet file."""
-    with _errors_name(path):
+    with errors_name(path):
         return _read(path).names
 
 
-def read_subsets(path: str | os.PathLike[str], tasks: Sequence[str] | None = None) -> pd.DataFrame:
+def read_subsets(
+    path: str | os.PathLike[str], tasks: Sequence[str] | None = None, *, ignore: Sequence[str] = ()
+) -> pd.DataFrame:
     r"""Subsets from a file with a column per task, or from a run folder; other columns do not matter.
 
     Parameters
@@ -46,7 +48,10 @@ def read_subsets(path: str | os.PathLike[str], tasks: Sequence[str] | None = Non
     path : path
         As for `whence.read_outcomes`.
     tasks : sequence of str, optional
-        Columns to read. Where not given, all columns that are not empty: outcomes are yet to be measured.
+        Columns to read. Where not given, all that are not empty and do not look like a seed, an outcome or the like;
+        a warning names those.
+    ignore : sequence of str
+        Columns that are not tasks.
 
     Returns
     -------
@@ -68,11 +73,10 @@ def read_subsets(path: str | os.PathLike[str], tasks: Sequence[str] | None = Non
     if has_roles(path):
         runs = read_outcomes(path)
         return pd.DataFrame(runs.subsets, columns=list(runs.task_names))
-    with _errors_name(path):
+    with errors_name(path):
         sheet = _read(path)
         if tasks is None:
-            columns = zip(sheet.names, sheet.columns, strict=True)
-            tasks = [name for name, cells in columns if not as_column(cells).is_empty]
+            tasks = _tasks(sheet, ignore)
         subsets = _numbers(sheet, tasks)
         check_weights(subsets, tasks, sheet.places)
         return pd.DataFrame(subsets, columns=list(tasks))
@@ -92,7 +96,7 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
            [2.]])
     """
     path = Path(path)
-    with _errors_name(path):
+    with errors_name(path):
         sheet = _read(path)
         wanted = ["task", *targets]
         if missing := [name for name in wanted if not find_names(name, sheet.names)]:
@@ -123,7 +127,7 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
     import pandas as pd
 
     path = Path(path)
-    with _errors_name(path):
+    with errors_name(path):
         sheet = _read(path)
         if "task" not in sheet.names:
             raise InputError("there is no column task. Features need it, to name the task of each row.")
@@ -138,21 +142,27 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
     return frame
 
 
-@contextmanager
-def _errors_name(path: Path) -> Iterator[None]:
-    """Let errors begin with the file that they are about."""
-    try:
-        yield
-    except InputError as error:
-        raise error.at(path) from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror or error}).") from error
-
-
 def _read(path: Path) -> Sheet:
     if kind_of(path) == "npz":
         raise InputError("an npz file holds runs only. Give a table with named columns, such as a .csv file.")
     return read_sheet(path)
+
+
+def _tasks(sheet: Sheet, ignore: Sequence[str]) -> list[str]:
+    """The columns of a plan that are tasks; its outcomes may be filled in already, or only some of them."""
+    known = [name for given in ignore for name in find_names(given, sheet.names)]
+    cells = [pair for pair in zip(sheet.names, sheet.columns, strict=True) if pair[0] not in known]
+    columns = {name: as_column(column, decimal_comma=sheet.decimal_comma) for name, column in cells}
+    columns = {name: column for name, column in columns.items() if not column.is_empty}
+    aside = set_aside({name: column for name, column in columns.items() if not column.wrong})
+    left = {name: column.values for name, column in columns.items() if name not in aside}
+    binary = [name for name, values in left.items() if np.isin(values, (0, 1)).all()]
+    if len(binary) >= 2 and len(binary) >= len(left) / 2:
+        aside |= {name: "not 0/1, as the others are" for name in left if name not in binary and not columns[name].wrong}
+    if aside and len(aside) < len(columns):
+        note_aside(aside)
+        return [name for name in columns if name not in aside]
+    return list(columns)
 
 
 def _numbers(sheet: Sheet, wanted: Sequence[str]) -> Floats:

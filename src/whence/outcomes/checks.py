@@ -45,7 +45,7 @@ def as_table(subsets: Any, values: Any) -> tuple[Floats, Floats, list[str] | Non
 
 def as_numbers(data: Any, what: str) -> tuple[Floats, list[str] | None]:
     """Copy as float64, and the column names where the data come from pandas."""
-    pandas = sys.modules.get("pandas")  # whoever holds a frame has imported it
+    pandas = sys.modules.get("pandas")  # a frame exists only where it is imported
     if pandas is not None and isinstance(data, pandas.DataFrame | pandas.Series):
         frame = pandas.DataFrame(data)
         for name, dtype in zip(frame.columns, frame.dtypes, strict=True):
@@ -55,12 +55,17 @@ def as_numbers(data: Any, what: str) -> tuple[Floats, list[str] | None]:
         numbers = frame.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
         return numbers, listed(frame.columns) if named else None
     try:
-        array = np.asarray(data)
+        array = np.asarray(unmasked(data))
     except ValueError as error:
         raise InputError(f"The '{what}' must be a regular array of numbers, with rows of one length.") from error
     if array.dtype.kind not in "biuf":
         raise InputError(f"The '{what}' must be an array of numbers. Got dtype {array.dtype} instead.")
     return array.astype(np.float64), None
+
+
+def unmasked(data: Any) -> Any:
+    """Masked entries of an array as NaN: numpy would use whatever lies beneath them."""
+    return np.ma.filled(data.astype(np.float64), np.nan) if isinstance(data, np.ma.MaskedArray) else data
 
 
 def listed(names: str | Iterable[str]) -> list[str]:
@@ -92,12 +97,26 @@ def repeated(names: Iterable[str]) -> str:
 
 
 def places(wanted: Collection[Any], names: Sequence[str], kind: str) -> list[int]:
-    """Where each of the wanted names is among the names."""
+    """Where each of the wanted names is among the names; capitals and spaces do not matter where one is meant.
+
+    >>> places(["web text"], ["Web  Text", "code"], "task")
+    [0]
+    """
     place = {name: at for at, name in enumerate(names)}
+    found = []
     for name in wanted:
-        if name not in place:
+        same = (
+            [place[name]] if name in place else [at for at, other in enumerate(names) if folded(other) == folded(name)]
+        )
+        if len(same) != 1:
             raise InputError(f"There is no {kind} '{name}'. {did_you_mean(str(name), names)}")
-    return [place[name] for name in wanted]
+        found += same
+    return found
+
+
+def folded(name: Any) -> str:
+    """A name in lower case, with single spaces."""
+    return " ".join(str(name).casefold().split())
 
 
 def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[bool, ...]:
@@ -106,7 +125,7 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
         return (bool(maximize),) * len(targets)
     given = [maximize] if isinstance(maximize, str) else list(maximize)
     if not given or not all(isinstance(up, bool | np.bool_) for up in given):
-        up = places([column for name in given for column in _columns_of(str(name), targets)], targets, "target")
+        up = places([column for name in given for column in columns_of(str(name), targets)], targets, "target")
         return tuple(place in up for place in range(len(targets)))
     if len(given) != len(targets):
         raise InputError(
@@ -115,12 +134,11 @@ def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[
     return tuple(map(bool, given))
 
 
-def _columns_of(name: str, targets: Sequence[str]) -> list[str]:
-    """The target of a name, or those of several of that name, such as ``name[0]`` and ``name[1]``."""
+def columns_of(name: str, targets: Sequence[str]) -> list[str]:
+    """The target of a name, or those of an array of that name, such as ``name[0]`` and ``name[1]``."""
     if name in targets:
         return [name]
-    numbered = re.compile(rf"{re.escape(str(name))}\[.+\]")
-    return [target for target in targets if numbered.fullmatch(target)] or [name]
+    return [target for target in targets if target.startswith(f"{name}[") and target.endswith("]")] or [name]
 
 
 def check_weights(S: Floats, names: Sequence[str], rows: Sequence[str] | None = None) -> None:

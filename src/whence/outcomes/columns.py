@@ -2,7 +2,7 @@
 
 Between a file and its table. Names are found as people write them: in other capitals, with spaces around them, by
 patterns such as ``config.mix.*``, or without the prefix of a tracker. All that is wrong is said at once, with what
-would put it right. A file that knows its own columns (npz, run folders, Parquet of ours) only needs `choose`.
+would fix it. A file that knows its own columns (npz, run folders, Parquet that whence wrote) only needs `choose`.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.outcomes.bookkeeping import HIGHER, LOWER, higher_is_better, kind_of_name, set_aside, words_of
-from whence.outcomes.checks import Floats, repeated
+from whence.outcomes.checks import Floats, columns_of, folded, repeated
 from whence.outcomes.listed import listed_subsets, lists_subsets
+from whence.outcomes.long import widened
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
 from whence.outcomes.values import Column, as_column
 
-_TRACKED = re.compile(r"(config|params?|hparams|cfg)[./](.*[./])?")
 MISSING = ("drop", "zero")
 MOST_PROBLEMS = 8
 
@@ -59,7 +60,7 @@ class Chosen(NamedTuple):
 
 
 class Problems:
-    """All that is wrong with a table, and the parameters that would put it right."""
+    """All that is wrong with a table, and the parameters that would fix it."""
 
     def __init__(self) -> None:
         self.sentences: list[str] = []
@@ -68,7 +69,7 @@ class Problems:
         self.mendable = True  # whether parameters can put all of it right
 
     def add(self, sentence: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
-        """Add a sentence, in which ``named`` stands for parameters, and what would put it right."""
+        """Add a sentence that refers to the parameters ``named``, and what would fix it."""
         self.sentences.append(sentence)
         self.named |= named
         self.mendable &= any((fix or {}).values())
@@ -89,8 +90,8 @@ class Problems:
         if len(self.sentences) > 1:
             shown = self.sentences[:MOST_PROBLEMS]
             more = len(self.sentences) - len(shown)
-            text = f"there are {len(self.sentences)} problems. " + " ".join(
-                f"({n}) {s}" for n, s in enumerate(shown, 1)
+            text = "\n  ".join(
+                [f"there are {len(self.sentences)} problems.", *(f"({n}) {s}" for n, s in enumerate(shown, 1))]
             )
             text += f" And {more} more." if more else ""
         raise InputError(text, fix=self.fix if self.mendable else None, **self.named)
@@ -122,6 +123,9 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
     check_header(sheet.names)
     if wanted.missing not in (None, *MISSING):
         raise InputError(f"must be 'drop' or 'zero'. Got {wanted.missing!r} instead.", parameter="missing")
+    if wanted.tasks is None and wanted.subset_column is None:
+        asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
+        sheet = widened(sheet, asked)
     problems = Problems()
     role = _roles(wanted, Wanted(sheet.names, sheet.names, sheet.names, wanted.subset_column), problems)
     place = {name: at for at, name in enumerate(sheet.names)}
@@ -144,9 +148,9 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
         _refuse_none(tasks or [listing] if listing else tasks, outcomes, sheet.names, aside)
     found = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
     if listing is not None and wanted.subset_column is None:
-        note = f"The tasks of each run are those that column '{listing}' lists; say so with {{subset_column}}."
+        note = f"Column '{listing}' is taken to list the tasks of each run; to confirm, add {{subset_column}}."
         warnings.warn(DataWarning(note, subset_column=listing), stacklevel=4)
-    _note_aside(aside)
+    note_aside(aside)
     return found
 
 
@@ -168,24 +172,21 @@ def check_header(names: Sequence[str]) -> None:
 
 
 def find_names(asked: str, names: Sequence[str]) -> list[str]:
-    """Columns that a name or a pattern stands for: itself, in other capitals, matching, or by its last part.
+    """Columns that a name or a pattern stands for: itself, in other capitals, those of an array, or by its last part.
 
     >>> find_names("LOSS", ["a", "Loss"]), find_names("mix.*", ["mix.a", "mix.b", "c"]), find_names("a", ["mix.a", "b"])
     (['Loss'], ['mix.a', 'mix.b'], ['mix.a'])
     """
     if asked in names:
         return [asked]
-    plain = _plain(asked)
-    if same := [name for name in names if _plain(name) == plain]:
+    plain = folded(asked)
+    numbered = columns_of(plain, [folded(name) for name in names])
+    if same := [name for name in names if folded(name) in numbered]:
         return same
     if set(asked) & set("*?["):
-        return [name for name in names if fnmatchcase(_plain(name), plain)]
-    last = [name for name in names if re.split(r"[./]", _plain(name))[-1] == plain]
+        return [name for name in names if fnmatchcase(folded(name), plain)]
+    last = [name for name in names if re.split(r"[./]", folded(name))[-1] == plain]
     return last if len(last) == 1 else []
-
-
-def _plain(name: str) -> str:
-    return " ".join(name.casefold().split())
 
 
 def _roles(wanted: Wanted, could_be: Wanted, problems: Problems) -> dict[str, str]:
@@ -203,6 +204,8 @@ def _roles(wanted: Wanted, could_be: Wanted, problems: Problems) -> dict[str, st
                     {"instead": instead},
                     **{parameter: None},
                 )
+                for name in instead.values():  # what was meant is not a column of another kind
+                    role.setdefault(name, parameter)
             for name in found:
                 if name not in role:
                     role[name] = parameter
@@ -224,7 +227,8 @@ def _refuse_none(
             )
 
 
-def _note_aside(aside: Mapping[str, str]) -> None:
+def note_aside(aside: Mapping[str, str]) -> None:
+    """Warn of columns that were set aside, and what they are."""
     if aside:
         listed = some_of([f"{name} ({what})" for name, what in aside.items()], 12)
         note = f"Columns set aside, which are not tasks: {listed}. Should one be a task, name all tasks with {{tasks}}."
@@ -306,7 +310,8 @@ def _table(
             continue  # what is not a number is NaN already
         _check_cells(columns[name], name, name in outcomes, sheet.places, problems)
     problems.check()
-    names = _short(names)
+    if not set(names) <= set(wanted.tasks or ()):  # tasks that were named keep their names
+        names = _short(names, outcomes)
     chosen = Chosen([], [*names, *outcomes], len(names))
     return chosen.arguments(np.hstack([S, Y])[keep], {}, None)
 
@@ -361,9 +366,11 @@ def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[s
         )
 
 
-def _short(names: Sequence[str]) -> list[str]:
-    """Names of tasks without the prefix that a tracker gave to all of them."""
-    prefixes = {found[0] if (found := _TRACKED.match(name)) else "" for name in names}
-    if len(prefixes) != 1 or "" in prefixes:
-        return list(names)
-    return [name.removeprefix(prefix) for prefix in prefixes for name in names]
+def _short(names: Sequence[str], outcomes: Sequence[str]) -> list[str]:
+    """Names of tasks without what all of them begin with, up to a dot or a slash, as in ``config.mix.``."""
+    alike = takewhile(
+        lambda pair: pair[0] == pair[1], zip(min(names, default=""), max(names, default=""), strict=False)
+    )
+    length = max((at for at, (sign, _) in enumerate(alike, 1) if sign in "./"), default=0)
+    short = [name[length:] for name in names]
+    return short if len(names) > 1 and all(short) and not set(short) & set(outcomes) else list(names)

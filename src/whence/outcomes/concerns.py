@@ -65,12 +65,12 @@ def _columns_together(runs: Outcomes) -> list[str]:
     leaders, group = distinct_rows(S[:, varying].T)
     alike = np.split(varying[np.argsort(group, kind="stable")], np.cumsum(np.bincount(group)))[:-1]
     shown = (f"({some_of((names[task] for task in same), 4)})" for same in alike if len(same) > 1)
-    found = _named("Identical task columns, whose effects cannot be told apart", shown, 4)
+    found = _named("Identical task columns, whose effects cannot be separated", shown, 4)
     first, _ = distinct_rows(S)
     if len(first) < runs.n_tasks:
         found.append(
             f"There are {counted(len(first), 'distinct subset')} for {runs.n_tasks} tasks: with fewer "
-            "subsets than tasks, the effects of single tasks cannot all be told apart."
+            "subsets than tasks, the effects of single tasks cannot all be separated."
         )
     single = varying[leaders]
     if not 1 < len(single) <= _MOST_FOR_RANK or len(single) >= len(first):
@@ -85,7 +85,7 @@ def _columns_together(runs: Outcomes) -> list[str]:
     return [
         *found,
         f"Task columns follow from each other ({counted(count - expected, 'relation')}), so that their "
-        f"effects cannot be told apart; the shortest: {some_of(names[single[task]] for task in shortest)}.",
+        f"effects cannot be separated; the shortest: {some_of(names[single[task]] for task in shortest)}.",
     ]
 
 

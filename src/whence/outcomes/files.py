@@ -12,17 +12,18 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from whence.errors import InputError, some_of
+from whence.errors import InputError, brief, some_of
 from whence.outcomes.checks import Directions, as_directions, as_names, as_table, listed
 from whence.outcomes.columns import Wanted, choose, find_names, read_columns
 from whence.outcomes.runs import is_run, read_ledger
-from whence.outcomes.sheets import NO_PYARROW, Sheet, brief, frame_sheet, is_frame, parquet_table, read_sheet, together
+from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet, together
 from whence.outcomes.table import Outcomes
 from whence.outcomes.text import WRITTEN, kind_of, write_text
 from whence.outcomes.writing import whole_file
@@ -55,7 +56,7 @@ def read_outcomes(
     ----------
     source : DataFrame, path, or several paths
         Files end in .csv, .tsv, .jsonl (or these with .gz), .json, .xlsx, .parquet or .npz; or a folder of
-        `whence.measure`. An npz holds ``subsets`` and ``values``, or ``S`` and ``Y``, and may hold their names. A run
+        `whence.measure`. An npz holds ``subsets`` and ``values`` (or ``X`` and ``y``), and may hold their names. A run
         folder can be read while it is being measured: rows that failed or are still to come are NaN. Several files are
         read as one table.
     outcomes : str or sequence of str, optional
@@ -99,20 +100,20 @@ def read_outcomes(
     paths = [Path(given)] if isinstance(given, str | os.PathLike) else [Path(each) for each in given]
     if not paths:
         raise InputError("There is no file to read. Give at least one.")
-    kinds = [_within(path, lambda path=path: _kind(path)) for path in paths]
+    kinds = [_kind(path) for path in paths]
     if any(kind in DECLARED for kind in kinds):
         parts = [_read_one(path, kind, wanted, up) for path, kind in zip(paths, kinds, strict=True)]
         return _stacked(parts, paths)
-    sheets = {str(path): _within(path, lambda path=path: read_sheet(path)) for path in paths}
-    place = some_of(sheets, 3)
-    found: Outcomes = _within(place, lambda: _from_sheets(sheets, wanted, up))
-    return found
+    sheets = {str(path): _sheet(path) for path in paths}
+    with errors_name(some_of(sheets, 3)):
+        return _from_sheets(sheets, wanted, up)
 
 
-def _within(place: object, read: Any) -> Any:
-    """What a reader finds; its errors begin with the file that they are about."""
+@contextmanager
+def errors_name(place: object) -> Iterator[None]:
+    """Let errors begin with the file that they are about."""
     try:
-        return read()
+        yield
     except InputError as error:
         raise error.at(place) from error
     except OSError as error:
@@ -122,12 +123,17 @@ def _within(place: object, read: Any) -> Any:
 def _kind(path: Path) -> str:
     if path.is_dir():
         return "run"
-    kind = kind_of(path)
-    if not path.exists():
-        raise InputError("there is no such file.")
-    if kind == "parquet" and (parquet_table(path).schema.metadata or {}).get(b"whence"):
-        return "parquet of whence"
-    return kind
+    with errors_name(path):
+        kind = kind_of(path)
+        if not path.exists():
+            raise InputError("there is no such file.")
+        ours = kind == "parquet" and (parquet_table(path).schema.metadata or {}).get(b"whence")
+    return "parquet of whence" if ours else kind
+
+
+def _sheet(path: Path) -> Sheet:
+    with errors_name(path):
+        return read_sheet(path)
 
 
 def _from_sheets(sheets: Mapping[str, Sheet], wanted: Wanted, up: Any) -> Outcomes:
@@ -136,14 +142,11 @@ def _from_sheets(sheets: Mapping[str, Sheet], wanted: Wanted, up: Any) -> Outcom
 
 
 def _read_one(path: Path, kind: str, wanted: Wanted, up: Any) -> Outcomes:
-    def read() -> Outcomes:
+    with errors_name(path):
         if kind not in DECLARED:
             return _from_sheets({str(path): read_sheet(path)}, wanted, up)
         reader = {"run": _read_run, "npz": _read_npz}.get(kind, _read_parquet)
         return _built(reader(path, wanted), up, str(path))
-
-    found: Outcomes = _within(path, read)
-    return found
 
 
 def _built(found: dict[str, Any], up: Any, source: str) -> Outcomes:
@@ -214,13 +217,13 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
 # ---- npz -------------------------------------------------------------------------------------------------
 
 
-_KEYS = {  # and the short one that may stand for each
-    "subsets": "S",
-    "values": "Y",
-    "task_names": "S_names",
-    "target_names": "Y_names",
-    "maximize": "maximize",
-    "provenance": "provenance",
+_KEYS = {  # of each array, and the shorter ones that may stand for it
+    "subsets": ("subsets", "S", "X"),
+    "values": ("values", "Y", "y"),
+    "task_names": ("task_names", "S_names"),
+    "target_names": ("target_names", "Y_names"),
+    "maximize": ("maximize",),
+    "provenance": ("provenance",),
 }
 
 
@@ -230,8 +233,8 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             held = archive.files
-            keys = {field: field if field in held else short for field, short in _KEYS.items()}
-            arrays = {field: archive[key] for field, key in keys.items() if key in held}
+            keys = {field: next((key for key in known if key in held), None) for field, known in _KEYS.items()}
+            arrays = {field: archive[key] for field, key in keys.items() if key is not None}
             _check_sum(archive)
         for field, kind in (("task_names", str), ("target_names", str), ("maximize", bool)):
             arrays[field] = arrays[field].astype(kind).ravel().tolist() if field in arrays else None
@@ -240,7 +243,9 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
         hint = " Save plain numbers and text: whence never unpickles." if "allow_pickle" in str(error) else ""
         raise InputError(f"this npz file cannot be read ({brief(error)}).{hint}") from error
     if not {"subsets", "values"} <= set(arrays):
-        raise InputError(f"an npz file must hold 'subsets' and 'values' (or S and Y). It holds: {some_of(held)}.")
+        raise InputError(
+            f"an npz file must hold 'subsets' and 'values' (or S and Y, or X and y). It holds: {some_of(held)}."
+        )
     S, Y, *_ = as_table(arrays["subsets"], arrays["values"])
     tasks = as_names(arrays["task_names"], "task", S.shape[1])
     targets = as_names(arrays["target_names"], "outcome", Y.shape[1])
@@ -271,7 +276,7 @@ def _checksum(arrays: Mapping[str, Any]) -> str:
 
 
 def _check_sum(archive: Any) -> None:
-    """Refuse an archive of ours that was changed; one of somebody else has no checksum."""
+    """Refuse an archive that whence wrote and that was changed since; others have no checksum."""
     arrays = {name: archive[name] for name in archive.files}
     if "checksum" in arrays and str(arrays.pop("checksum")) != _checksum(arrays):
         raise ValueError("its checksum does not match its contents")
@@ -296,7 +301,7 @@ def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
 
 
 def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
-    """Arguments of `Outcomes` from a Parquet file of ours."""
+    """Arguments of `Outcomes` from a Parquet file that whence wrote."""
     table = parquet_table(path)
     try:
         note = json.loads(table.schema.metadata[b"whence"])
@@ -307,14 +312,14 @@ def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
         if names != [name.strip() for name in table.column_names]:
             raise ValueError("its columns are not those that whence wrote")
         cells = np.column_stack([column.to_numpy() for column in table.columns])
-    except Exception as error:  # somebody else has changed what whence wrote
+    except Exception as error:  # it was changed after whence wrote it
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
     chosen = choose(names, wanted, targets)
     return chosen.arguments(cells[:, chosen.places].astype(np.float64), up, provenance)
 
 
 def _check_parquet(table: Any, note: dict[str, Any]) -> None:
-    """Refuse a file of ours that was changed."""
+    """Refuse a file that was changed since whence wrote it."""
     told = note.pop("checksum")
     columns = np.array([column.to_numpy() for column in table.columns])
     if told != _checksum({"note": np.array(json.dumps([note, table.column_names])), "columns": columns}):

@@ -20,7 +20,7 @@ Place = tuple[int, int]  # replicate and row: the order of the plan
 
 
 class Reply(NamedTuple):
-    """What became of a row: values of targets, or why there are none, with what helps whoever looks into it."""
+    """What became of a row: values of targets, or why there are none, with what helps to find the cause."""
 
     targets: tuple[str, ...] = ()
     values: list[float] | None = None
@@ -79,7 +79,7 @@ class Ledger:
         return int((self.status == OPEN).sum())
 
     def extend(self, plan: Plan) -> None:
-        """Go on with a plan that has more subsets than this one."""
+        """Continue with a plan that has more subsets than this one."""
         more = ((0, 0), (0, len(plan.subsets) - self.plan.shape[1]))
         self.plan, self.status = plan, np.pad(self.status, more)
         self.values = np.pad(self.values, (*more, (0, 0)), constant_values=np.nan)
@@ -157,7 +157,7 @@ class Ledger:
 
 
 def settled(result: Result, plan: Plan) -> Result:
-    """Result as it is booked: one whose numbers or names no table could hold has failed, and says why."""
+    """Result as it is recorded: one whose numbers or names no table could hold has failed, with a reason."""
     job, reply = result
     if reply.values is None:
         return result
@@ -184,7 +184,7 @@ def _without_values(reply: Reply, reason: str) -> Reply:
 
 
 def returned(reply: Reply) -> str:
-    """What a row returned, a line per value, as far as anybody would read."""
+    """What a row returned, a line per value, cut to a readable length."""
     lines = (f"{name}: {value!r}" for name, value in zip(reply.targets, reply.values or (), strict=True))
     return "\n".join(lines)[:10_000]
 

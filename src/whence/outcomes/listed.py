@@ -1,4 +1,4 @@
-"""A column that lists the tasks of each run: "web,code", "web; code", a JSON list, or weights as "web=0.7,code=0.3"."""
+"""A column listing the tasks of each run: "web,code", "web + code", a JSON list, or weights as "web=0.7,code=0.3"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ from whence.outcomes.values import MISSING, as_column, literal
 
 _SIGNS = (";", "|", ",", "+")
 _USUAL = re.compile(
-    r"(.*[._ ])?(subsets?|tasks|sources|datasets|domains|mix|mixture|included|components)", re.IGNORECASE
+    r"(.*[._ ])?(subsets?|tasks|sources|datasets|domains|mix|mixture|included|components|data|recipe)", re.IGNORECASE
+)
+_WEIGHTED = (  # web=0.7, web: 70%, web 70%, 70% web
+    re.compile(r"(?P<name>.+?)\s*[=:]\s*(?P<weight>[\d.,]+(e-?\d+)?\s*%?)"),
+    re.compile(r"(?P<name>.+?)\s+(?P<weight>[\d.,]+\s*%)"),
+    re.compile(r"(?P<weight>[\d.,]+\s*%)\s*(?P<name>.+)"),
 )
 MOST_WORDS = 4  # of a name
 
@@ -28,11 +33,12 @@ def lists_subsets(name: str, cells: Sequence[Any]) -> bool:
     >>> lists_subsets("data", ["web,code", "web", "code,web"]), lists_subsets("note", ["a, b", "fine", "c, d"])
     (True, False)
     """
-    listed = [_items(cell, _sign(cells)) for cell in cells]
+    sign = _sign(cells)
+    listed = [[_weighted(item)[0] for item in _items(cell, sign)] for cell in cells]
     counts = Counter(item for items in listed for item in items)
     if not counts or max(map(len, listed)) < 2 or any(len(item.split()) > MOST_WORDS for item in counts):
         return False
-    return bool(_USUAL.fullmatch(name)) or sum(counts.values()) >= 2 * len(counts)
+    return bool(_USUAL.fullmatch(name)) or (sign is not None and sum(counts.values()) >= 2 * len(counts))
 
 
 def listed_subsets(cells: Sequence[Any]) -> tuple[list[str], Floats]:
@@ -56,12 +62,12 @@ def listed_subsets(cells: Sequence[Any]) -> tuple[list[str], Floats]:
     return names, S
 
 
-def _sign(cells: Sequence[Any]) -> str:
-    """The sign that separates names."""
-    return next((sign for sign in _SIGNS if any(sign in str(cell) for cell in cells)), ",")
+def _sign(cells: Sequence[Any]) -> str | None:
+    """The sign that separates names; None where it is white space."""
+    return next((sign for sign in _SIGNS if any(sign in str(cell) for cell in cells)), None)
 
 
-def _items(cell: Any, sign: str) -> list[str]:
+def _items(cell: Any, sign: str | None) -> list[str]:
     if isinstance(cell, list | tuple | set | frozenset | np.ndarray):
         return [str(item).strip() for item in cell]
     text = "" if cell is None else str(cell).strip()
@@ -76,9 +82,10 @@ def _items(cell: Any, sign: str) -> list[str]:
 
 
 def _weighted(item: str) -> tuple[str, float]:
-    """Name and weight of an item such as web=0.7 or web: 70%; the weight is 1 where there is none."""
-    if found := re.fullmatch(r"(.+?)\s*[=:]\s*([\d.,]+\s*%?)", item):
-        weight = as_column([found[2]]).values[0]
-        if weight == weight:
-            return found[1], float(weight)
+    """Name and weight of an item such as web=0.7, web: 70% or 70% web; the weight is 1 where there is none."""
+    for pattern in _WEIGHTED:
+        if found := pattern.fullmatch(item):
+            weight = as_column([found["weight"]]).values[0]
+            if weight == weight:
+                return found["name"], float(weight)
     return item, 1.0

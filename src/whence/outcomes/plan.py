@@ -44,7 +44,7 @@ class Plan:
     fingerprint : dict of str to str
         What they depend on (source files, data, model, recipe), each as a digest or a short text.
     changes : tuple of str
-        Changes that somebody has accepted while the run was under way.
+        Changes that were accepted during the run.
 
     Examples
     --------
@@ -93,7 +93,7 @@ class Plan:
         done : int
             Rows finished so far.
         accept : bool
-            Whether another function, data or direction is gone on with, and kept as a change.
+            Whether another function, data or direction is accepted, and recorded as a change.
         """
         self._refuse_other_rows(now)
         if not done:  # there is nothing to mix with
@@ -114,7 +114,7 @@ class Plan:
         if not accept:
             raise InputError(
                 f"this run was begun with something else: {some_of(found, 4)}. Resume it as it was begun, or use "
-                "another folder. To resume all the same, and have the table say so: {accept_change}.",
+                "another folder. To resume anyway, and record it in the table: {accept_change}.",
                 accept_change=True,
             )
         return replace(now, changes=(*self.changes, f"after {counted(done, 'row')}: {', '.join(found)}"))
@@ -145,7 +145,7 @@ def _begun(what: str) -> InputError:
 
 
 def _said(maximize: Any, targets: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """Directions that somebody gave, by target where those are known; None where nobody has."""
+    """Directions that were given, by target where those are known; None where none were."""
     if not isinstance(maximize, bool) and not len(maximize):
         return None
     if not targets:

@@ -29,7 +29,11 @@ from whence.outcomes.writing import from_line, read_document
 
 PLAN, ROWS, FAILURES = "run.json", "journal.jsonl", "failures"
 FORMAT = "whence run 2"
-_FIELDS = ("outcome_fn", "design", "seed", "seeds", "maximize", "provenance", "fingerprint")
+_FIELDS: dict[str, Any] = {
+    "outcome_fn": str, "design": str, "seed": int, "seeds": int, "maximize": (bool, list), "provenance": dict,
+    "fingerprint": dict,
+}  # fmt: skip
+_MOST_SEEDS = 10**6
 
 
 def is_run(folder: Path) -> bool:
@@ -66,17 +70,27 @@ def read_plan(folder: Path) -> Plan:
             f"{folder / PLAN} is of the format '{found.get('format')}', and this version reads '{FORMAT}'."
         )
     try:
+        _check_fields(found)
         rows = found["subsets"]
         binary = bool(rows) and isinstance(rows[0], str)
         subsets = np.frombuffer("".join(rows).encode(), np.uint8) - ord("0") if binary else np.array(rows)
         return Plan(
             subsets=subsets.astype(np.float64).reshape(len(rows), len(found["task_names"])),
             task_names=tuple(found["task_names"]),
-            changes=tuple(found["changes"]),
+            changes=tuple(map(str, found["changes"])),
             **{name: found[name] for name in _FIELDS},
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / PLAN} is damaged ({type(error).__name__}: {error}).") from error
+
+
+def _check_fields(found: dict[str, Any]) -> None:
+    """Refuse fields that cannot be of a plan: a checksum does not keep anybody from writing what they like."""
+    for name, kind in _FIELDS.items():
+        if not isinstance(found[name], kind) or (kind is int and isinstance(found[name], bool)):
+            raise TypeError(f"'{name}' is a {type(found[name]).__name__}")
+    if found["seed"] < 0 or not 1 <= found["seeds"] <= _MOST_SEEDS:
+        raise ValueError(f"seed {found['seed']}, seeds {found['seeds']}")
 
 
 def replay(ledger: Ledger, folder: Path) -> int:
@@ -90,7 +104,7 @@ def replay(ledger: Ledger, folder: Path) -> int:
     last = from_line(tail) if tail else None  # all there but for the end of the line
     known = {}
     for record in [*records, last]:
-        if record is not None and "targets" in record:
+        if record is not None and isinstance(record.get("targets"), list):
             targets = tuple(record["targets"])
             known[checksum_of(targets)] = targets
     if damaged := sum(not _book(ledger, record, known) for record in records):
@@ -105,16 +119,23 @@ def _book(ledger: Ledger, record: dict[str, Any] | None, known: dict[str, tuple[
         return False
     if "targets" in record:
         return True
-    at = record["replicate"], record["row"]
+    at: tuple[Any, Any] = record.get("replicate"), record.get("row")
+    if not all(type(place) is int and place >= 0 for place in at):
+        return False
     if at[0] >= ledger.plan.shape[0] or at[1] >= ledger.plan.shape[1]:
         return True  # the run was extended while it was being read
     if "failed" in record:
-        ledger.fail(*at, record["failed"])
+        ledger.fail(*at, str(record["failed"]))
         return True
-    if record["of"] not in known:
-        return False  # every line that names its targets is lost
-    ledger.finish(*at, known[record["of"]], record["values"])
+    targets, values = known.get(str(record.get("of"))), record.get("values", [])
+    if targets is None or not _are_numbers(values, len(targets)):
+        return False  # every line that names its targets is lost, or these are not of them
+    ledger.finish(*at, targets, values)
     return True
+
+
+def _are_numbers(values: Any, count: int) -> bool:
+    return isinstance(values, list) and len(values) == count and all(isinstance(each, int | float) for each in values)
 
 
 def checksum_of(targets: Iterable[str]) -> str:

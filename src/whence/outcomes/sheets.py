@@ -1,24 +1,25 @@
-"""Sheets: the cells of any export as they are, before anything is said of what they mean.
+"""Sheets: the raw cells of any export, before they are interpreted.
 
-CSV and its kin (:mod:`.text`), JSON Lines, Excel, Parquet and DataFrames all become names and columns of cells here, so
+Text tables (:mod:`.text`), JSON Lines, Excel, Parquet and DataFrames all become names and columns of cells here, so
 that all of them get the same treatment and the same sentences. Records within records, as trackers of experiments
 export them, become columns with dots: ``config.mix.web``.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import InputError
-from whence.outcomes.text import kind_of, text_table
-from whence.outcomes.values import literal
+from whence.errors import DataWarning, InputError, brief, some_of
+from whence.outcomes.rows import Region, find_region, note_others
+from whence.outcomes.text import decoded, kind_of, text_table
+from whence.outcomes.values import has_decimal_commas, literal
 
 NO_PYARROW = 'Parquet files need pyarrow: pip install "whence[parquet]".'
 
@@ -81,18 +82,12 @@ def together(sheets: Mapping[str, Sheet]) -> Sheet:
 def _text(path: Path) -> Sheet:
     names, rows, delimiter = text_table(path)
     columns = list(zip(*(cells for _, cells in rows), strict=True)) if rows else [()] * len(names)
-    # Where semicolons separate cells, as spreadsheets write them in many countries, 0,5 is a half.
-    return Sheet(names, columns, [f"line {line}" for line, _ in rows], decimal_comma=delimiter == ";")
+    return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(columns, delimiter))
 
 
 def _json(path: Path) -> Sheet:
     """Records, one in each line; or one list of them."""
-    opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig") as file:
-            text = file.read()
-    except (UnicodeDecodeError, gzip.BadGzipFile, EOFError) as error:
-        raise InputError(f"this is not text in UTF-8 ({error}).") from error
+    text = decoded(path)
     records: list[Any] = []
     places: list[str] = []
     try:
@@ -109,13 +104,13 @@ def _json(path: Path) -> Sheet:
         raise InputError(f"{where}is not JSON ({error}). A file of runs has one record per line.") from error
     if not records or not all(isinstance(record, dict) for record in records):
         raise InputError("a JSON file of runs must hold a record for each run, with names and values.")
-    flat = [dict(_flat(record)) for record in records]
+    flat = [dict(flat_record(record)) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
     return Sheet(_named(names), [[record.get(name) for record in flat] for name in names], places)
 
 
 def _excel(path: Path) -> Sheet:
-    """Cells of the first sheet of a workbook that has any; its first row that is not empty names the columns."""
+    """Cells of the largest sheet of a workbook, and of those with the same columns."""
     try:
         import openpyxl
     except ImportError as error:
@@ -123,19 +118,38 @@ def _excel(path: Path) -> Sheet:
     try:
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            tables = [[list(row) for row in sheet.iter_rows(values_only=True)] for sheet in book.worksheets]
+            pages = {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
     except OSError:
         raise
     except Exception as error:  # a damaged workbook makes openpyxl raise almost anything
         raise InputError(f"this Excel file cannot be read ({type(error).__name__}: {str(error)[:160]}).") from error
-    for table in tables:
-        rows = [(line, row) for line, row in enumerate(table, 1) if any(cell not in (None, "") for cell in row)]
-        if rows:
-            (_, header), *body = rows
-            width = max(at for at, cell in enumerate(header) if cell not in (None, "")) + 1
-            columns = [[row[at] for _, row in body] for at in range(width)]
-            return Sheet(_named(header[:width]), columns, [f"row {line}" for line, _ in body])
-    raise InputError("the file is empty; its first row must name the columns.")
+    found = {title: region for title, table in pages.items() if (region := _region(table)) is not None}
+    if not found:
+        raise InputError("the file is empty; its first row must name the columns.")
+    largest = max(found.values(), key=lambda region: len(region.header) * len(region.runs))
+    read = {title: region for title, region in found.items() if _named(region.header) == _named(largest.header)}
+    if others := [repr(title) for title, region in found.items() if title not in read and region.runs]:
+        note = f"{path.name}: sheets read: {some_of(map(repr, read), 4)}; not read: {some_of(others, 4)}."
+        warnings.warn(DataWarning(note), stacklevel=2)
+    for region in read.values():
+        note_others(path.name, "row", region.others)
+    width = len(largest.header)
+    body = [(line, row[:width]) for region in read.values() for line, row in region.runs]
+    columns = [[row[at] if at < len(row) else None for _, row in body] for at in range(width)]
+    places = [f"row {line}" for line, _ in body]
+    if len(read) > 1:
+        places = [f"sheet '{title}', row {line}" for title, region in read.items() for line, _ in region.runs]
+    return Sheet(_named(largest.header), columns, places, has_decimal_commas(columns, "\t"))
+
+
+def _region(table: Sequence[Sequence[Any]]) -> Region | None:
+    """The table within a worksheet; None where all cells are empty."""
+    rows = [(line, row) for line, row in enumerate(table, 1) if any(cell not in (None, "") for cell in row)]
+    if not rows:
+        return None
+    found = find_region(rows)
+    width = max(at for at, cell in enumerate(found.header, 1) if cell not in (None, ""))
+    return found._replace(header=found.header[:width])
 
 
 def parquet_table(path: Path) -> Any:
@@ -155,11 +169,6 @@ def _parquet(path: Path) -> Sheet:
     table = parquet_table(path)
     columns = [column.to_pylist() for column in table.columns]
     return Sheet(_named(table.column_names), columns, _counted_rows(table.num_rows))
-
-
-def brief(error: Exception) -> str:
-    """Kind and words of an error of another library, short."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 # ---- names and records -----------------------------------------------------------------------------------
@@ -195,7 +204,7 @@ def _records(column: Sequence[Any]) -> list[dict[str, Any]] | None:
     if not filled or not all(isinstance(cell, dict) or str(cell).lstrip().startswith("{") for cell in filled):
         return None
     found = [{} if cell is None or cell == "" else _record(cell) for cell in column]
-    flat = [dict(_flat(record)) for record in found if record is not None]
+    flat = [dict(flat_record(record)) for record in found if record is not None]
     return flat if len(flat) == len(column) else None
 
 
@@ -204,9 +213,14 @@ def _record(cell: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _flat(record: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+def flat_record(record: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Fields of a record, and those of records within it with a dot between the names.
+
+    >>> dict(flat_record({"eval": {"loss": 1.0}, "seed": 3}))
+    {'eval.loss': 1.0, 'seed': 3}
+    """
     for name, value in record.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping):
+            yield from flat_record(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

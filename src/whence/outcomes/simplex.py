@@ -10,6 +10,7 @@ Floats = NDArray[np.float64]
 TOTALS, ROUNDED = (1.0, 100.0), 0.03
 # How far the totals of runs may differ and still count as one, where they are neither.
 SAME_TOTAL = 0.005
+LARGEST = 1e300  # weight; sums of larger ones are more than a number can hold
 
 
 def is_mixture(S: Floats) -> bool:
@@ -20,7 +21,7 @@ def is_mixture(S: Floats) -> bool:
     >>> is_mixture(np.array([[33.3, 66.6], [50.1, 50.0]])), is_mixture(np.array([[1.0, 0.0], [0.0, 1.0]]))
     (True, False)
     """
-    if S.shape[1] < 2 or not len(S) or ((S == 0) | (S == 1)).all():
+    if S.shape[1] < 2 or not len(S) or ((S == 0) | (S == 1)).all() or np.abs(S).max() > LARGEST:
         return False
     totals = S.sum(axis=1)
     return bool(near_totals(totals).all() or (totals.min() > 0 and np.ptp(totals) <= SAME_TOTAL * np.median(totals)))

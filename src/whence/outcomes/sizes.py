@@ -31,7 +31,7 @@ def size_in_words(n_bytes: float) -> str:
 
 
 def free_memory() -> float:
-    """Bytes of main memory that can be had now; infinite where the system does not say."""
+    """Bytes of main memory available now; infinite where the system does not say."""
     with suppress(OSError, ValueError, IndexError):
         lines = Path("/proc/meminfo").read_text().splitlines()
         return 1024.0 * float(next(line for line in lines if line.startswith("MemAvailable")).split()[1])
@@ -65,7 +65,7 @@ def refuse_too_large(
     remedy : str
         What else can be done, a sentence.
     free : float, optional
-        Bytes that can be had; those of this machine where not given.
+        Available bytes; by default those of this machine.
     of : str
         What they are bytes of.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from whence.errors import some_of
 from whence.outcomes.checks import as_names, places
 
 
@@ -15,7 +16,7 @@ class Subset(np.ndarray[Any, np.dtype[np.float64]]):
     """Read-only row of shape (K,): 1 where a task is in and 0 where it is not, or weights.
 
     It is an array wherever one is expected; what is computed from it is a plain array. Asking for a name that is not
-    that of a task is an error, ``in`` included: a slip of the pen must not look like a task that is never in.
+    that of a task is an error, ``in`` included: a misspelled name must not read as a task that is absent.
 
     Parameters
     ----------
@@ -68,4 +69,32 @@ class Subset(np.ndarray[Any, np.dtype[np.float64]]):
         return f"Subset({listed})"
 
 
-Floats = NDArray[np.float64]
+def in_words(row: ArrayLike, names: Sequence[str], *, binary: bool, limit: int | None = None) -> str:
+    """Subset in words: its tasks, those it lacks where these are few, or the weights of a mixture, largest first.
+
+    >>> in_words([1, 0, 1, 1], ["code", "math", "law", "news"], binary=True)
+    'all but math'
+    >>> in_words([0.25, 0, 0.7, 0.05], ["code", "math", "law", "news"], binary=False, limit=2)
+    'law 0.7, code 0.25 and 1 more'
+    """
+    weights = np.asarray(row, np.float64)
+    limit = len(weights) if limit is None else limit
+    if not binary:
+        order = [k for k in np.argsort(-weights, kind="stable") if weights[k]]
+        return some_of([f"{names[k]} {weight_text(weights[k])}" for k in order], limit)
+    inside, outside = ([name for name, weight in zip(names, weights, strict=True) if (weight > 0) == is_in]
+                       for is_in in (True, False))  # fmt: skip
+    if outside and len(outside) * 3 <= len(inside):
+        return f"all but {some_of(outside, limit)}"
+    if not outside:
+        return "all tasks"
+    return some_of(inside, limit) if inside else "(no task)"
+
+
+def weight_text(weight: float) -> str:
+    """A weight with three digits, but no more than three decimals where they show it.
+
+    >>> weight_text(0.3634), weight_text(0.00565), weight_text(0.00012), weight_text(1234.5)
+    ('0.363', '0.006', '0.00012', '1.23e+03')
+    """
+    return f"{round(weight, 3):g}" if 0.0005 <= weight < 0.1 else f"{weight:.3g}"

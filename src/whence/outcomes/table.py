@@ -26,10 +26,12 @@ from whence.outcomes.checks import (
     as_table,
     check_values,
     check_weights,
+    columns_of,
     listed,
     places,
 )
 from whence.outcomes.simplex import is_mixture, near_totals, on_simplex
+from whence.outcomes.subset import in_words
 from whence.shown import Shown
 
 if TYPE_CHECKING:
@@ -179,7 +181,7 @@ class Outcomes(Shown):
         return replace(self, subsets=self.subsets[at], values=self.values[at])
 
     def targets(self, names: str | Iterable[str]) -> Outcomes:
-        """Table with some of the targets, in the order asked for.
+        """Table with some of the targets, in the order asked for; those of an array may be named by its name.
 
         Examples
         --------
@@ -188,7 +190,8 @@ class Outcomes(Shown):
         >>> runs.targets("acc")
         Outcomes: 2 runs × 2 tasks → acc (higher is better); 2 distinct subsets
         """
-        at = places(listed(names), self.target_names, "target")
+        wanted = [column for name in listed(names) for column in columns_of(name, self.target_names)]
+        at = places(wanted, self.target_names, "target")
         return replace(
             self,
             values=self.values[:, at],
@@ -253,16 +256,8 @@ class Outcomes(Shown):
         >>> runs.describe([1, 0, 1, 0]), runs.describe([1, 0, 1, 1])
         ('code, law', 'all but math')
         """
-        row = self.subset(subset)
-        inside = self.names_of(row)
-        if not self.is_binary:
-            weights = sorted(zip(inside, row[row > 0], strict=True), key=lambda item: -item[1])
-            return some_of((f"{name} {weight:.3g}" for name, weight in weights), 4)
-        outside = [name for name in self.task_names if name not in inside]
-        if not outside:
-            return "all tasks"
-        few = len(outside) * 3 <= len(inside)
-        return f"all but {', '.join(outside)}" if few else ", ".join(inside) or "(no task)"
+        binary = self.is_binary
+        return in_words(self.subset(subset), self.task_names, binary=binary, limit=None if binary else 4)
 
     def distinct(self) -> tuple[Floats, Floats, NDArray[np.int64]]:
         """Distinct subsets in order of first appearance, with the mean and number of their replicates.

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import gzip
 import io
 import re
+import warnings
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from whence.errors import InputError
+from whence.errors import DataWarning, InputError
+from whence.outcomes.rows import Row, find_region, fitted, note_others
 from whence.outcomes.table import Outcomes
 
 KINDS = ("csv", "tsv", "jsonl", "json", "xlsx", "parquet", "npz")
@@ -32,6 +37,7 @@ def kind_of(path: Path) -> str:
 # seen rather than filled up, and a table of 10^5 columns takes a fraction of the time.
 
 
+_PUNCTUATION = "’‘“”–—…€£°µ±²³§·×"  # of texts in western languages
 # A spreadsheet would run what begins like this: such a name is written with an apostrophe before it.
 _FORMULA = re.compile(r"'*[=+@-]")
 
@@ -40,39 +46,60 @@ def _delimiter(kind: str) -> str:
     return "\t" if kind.startswith("tsv") else ","
 
 
-def text_table(path: Path) -> tuple[list[str], list[tuple[int, list[str]]], str]:
-    """Names of the columns, the cells of each row with the line it starts on, and the sign between cells.
-
-    Cells are separated as the ending says, unless the header has no such sign but another usual one.
-    """
+def text_table(path: Path) -> tuple[list[str], list[Row], str]:
+    """Names of the columns, the cells of each row with the line it starts on, and the sign between cells."""
+    text = decoded(path)
+    delimiter = separator(text, _delimiter(kind_of(path)))
     line, rows = 1, []
+    try:
+        for line, cells in _numbered(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)):
+            rows.append((line, cells))
+    except csv.Error as error:
+        raise InputError(f"this is not a text table; reading stopped near line {line} ({error}).") from error
+    if not rows:
+        raise InputError("the file is empty; its first line must name the columns.")
+    header, runs, others = find_region(rows)
+    note_others(path.name, "line", others)
+    fitting = [(line, fitted(cells, len(header), line)) for line, cells in runs]
+    return [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], fitting, delimiter
+
+
+def decoded(path: Path) -> str:
+    """Text of a file: in UTF-8, in UTF-16 if it begins with its mark, or as Windows writes western languages."""
     opener: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
+        with opener(path, "rb") as file:
+            held: bytes = file.read()
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise InputError(f"this is not a gzipped file, or it is cut short ({error}).") from error
+    wide = held[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    try:
         # The byte-order mark that spreadsheets write is not a part of the first name.
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
-            first = next((text for text in file if text.strip()), "")
-            usual = _delimiter(kind_of(path))
-            bare = re.sub(r'"[^"]*"', "", first)
-            delimiter = next((sign for sign in (usual, ";", "\t", ",") if sign in bare), usual)
-            file.seek(0)
-            numbered = _numbered(csv.reader(file, delimiter=delimiter, strict=True))
-            header = next((cells for _, cells in numbered if any(map(str.strip, cells))), [])
-            if not header:
-                raise InputError("the file is empty; its first line must name the columns.")
-            for line, cells in numbered:
-                if len(cells) != len(header):
-                    raise InputError(f"line {line} has {len(cells)} cells where the header has {len(header)}.")
-                rows.append((line, cells))
-    except (csv.Error, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise InputError(f"this is not a text table in UTF-8; reading stopped near line {line} ({error}).") from error
-    return [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], rows, delimiter
+        return held.decode("utf-16" if wide else "utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = held.decode("cp1252", errors="replace")
+        if wide or not all(char.isascii() or char.isalpha() or char in _PUNCTUATION for char in set(text)):
+            raise InputError(f"this is not text in UTF-8 ({error}).") from error
+    warnings.warn(DataWarning(f"{path.name}: read as Windows-1252, because it is not UTF-8."), stacklevel=2)
+    return text
+
+
+def separator(text: str, usual: str) -> str:
+    """The sign that comes equally often in most of the first lines: the usual one, unless another does better."""
+    lines = [re.sub(r'"[^"]*"', "", line) for line in islice(filter(str.strip, text.splitlines()), 50)]
+
+    def regular(sign: str) -> int:
+        counts = Counter(line.count(sign) for line in lines if sign in line)
+        return max(counts.values(), default=0)
+
+    return max((usual, ";", "\t", ",", "|"), key=regular)
 
 
 def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:
     """Rows that are not blank, each with the line it starts on."""
     line = 1
     for cells in reader:
-        if len(cells) > 1 or "".join(cells).strip():
+        if "".join(cells).strip():
             yield line, cells
         line = reader.line_num + 1
 
@@ -90,7 +117,7 @@ def write_text(runs: Outcomes, binary: BinaryIO, kind: str) -> None:
         if kind.endswith(".gz"):
             packed = stack.enter_context(gzip.GzipFile(fileobj=binary, mode="wb"))
         file = io.TextIOWrapper(packed, encoding="utf-8", newline="")
-        stack.callback(file.detach)  # whoever opened the file closes it
+        stack.callback(file.detach)  # the caller closes it
         writer = csv.writer(file, delimiter=_delimiter(kind), lineterminator="\n")
         names = [*runs.task_names, *runs.target_names]
         writer.writerow([f"'{name}" if _FORMULA.match(name) else name for name in names])

@@ -19,6 +19,7 @@ _WORDS |= dict.fromkeys(MISSING, math.nan)
 _MARKS = {"x", "✓", "✔", "•", "*"}  # in a column that holds nothing else, but for empty cells
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
+_DOTTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # where commas stand before decimals
 _WITH_UNIT = re.compile(r"([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([a-zµ%€$][a-z/ %]*)")
 _SCALES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
 _SCALES |= {f"{letter}{end}": _SCALES[letter] for letter in "kmgt" for end in ("b", "ib")} | {"bytes": 1.0}
@@ -58,23 +59,60 @@ def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
     if isinstance(cells, np.ndarray) and cells.dtype.kind in "biuf":
         return Column(cells.astype(np.float64), [], "")
     try:
-        if all(isinstance(cell, str) for cell in cells) and "_" not in "".join(cells):  # float() would take 1_000
+        plain = not decimal_comma and all(isinstance(cell, str) for cell in cells)
+        if plain and "_" not in "".join(cells):  # float() would take 1_000
             return Column(np.fromiter(map(float, cells), dtype=np.float64, count=len(cells)), [], "")
     except ValueError:
         pass
     texts = [_text(cell) for cell in cells]
+    if decimal_comma:
+        texts = _with_points(texts, cells)
     filled = {text for text in texts if text not in MISSING}
     if filled and filled <= _MARKS and not all(texts):
         return Column(np.array([float(text in _MARKS) for text in texts]), [], "")
     if filled == {"y", "n"}:
         texts = [{"y": "yes", "n": "no"}.get(text, text) for text in texts]
-    found = [_number(text, decimal_comma) for text in texts]
+    found = [_number(text) for text in texts]
     values = np.array([number for number, _ in found])
     wrong = [(at, f"'{str(cells[at])[:40]}' is not a number") for at, (_, unit) in enumerate(found) if unit is None]
     units = {unit or "" for (number, unit) in found if number == number and (unit or number != 0)}
     wrong += _scale(values, [unit or "" for _, unit in found], units)
     unit = units.pop() if len(units) == 1 else "" if units <= {"", "%"} else "several"
     return Column(values, sorted(wrong), unit)
+
+
+def is_value(cell: Any) -> bool:
+    """Whether a cell could be a weight or an outcome: a number, yes or no, or a mark.
+
+    >>> is_value("39.7%"), is_value("x"), is_value("see below"), is_value("")
+    (True, True, False, False)
+    """
+    text = _text(cell)
+    return text not in MISSING and (text in _MARKS or _number(text.replace(",", "."))[1] is not None)
+
+
+def has_decimal_commas(columns: Sequence[Sequence[Any]], separator: str) -> bool:
+    """Whether a comma stands before decimals, as in "0,25", and not between thousands.
+
+    Where commas also separate the cells, one column may list numbered tasks, as "1,2"; two such columns do not.
+
+    Examples
+    --------
+    >>> has_decimal_commas([["0,25", "0,5"], ["12,5%", "10%"]], ","), has_decimal_commas([["1,2", "3,4"]], ",")
+    (True, False)
+    """
+    found = 0
+    for cells in columns:
+        texts = [text for cell in cells if isinstance(cell, str) and "," in cell and (text := _bare(cell))]
+        decimal = bool(texts) and all(_DECIMAL_COMMA.fullmatch(text) for text in texts)
+        found += decimal and (separator == ";" or not all(_THOUSANDS.fullmatch(text) for text in texts))
+    return found >= (2 if separator == "," else 1)
+
+
+def _bare(cell: str) -> str:
+    """Number of a cell without its unit, as text."""
+    text = cell.strip().lower()
+    return found[1] if (found := _WITH_UNIT.fullmatch(text)) else text
 
 
 def literal(text: str) -> Any:
@@ -112,23 +150,32 @@ def _text(cell: Any) -> str:
     return str(cell).strip().lower()
 
 
-def _number(text: str, decimal_comma: bool) -> tuple[float, str | None]:
+def _with_points(texts: Sequence[str], cells: Sequence[Any]) -> list[str]:
+    """Texts of numbers with decimal commas as they are written with a point: 1.234,5 as 1234.5."""
+    dots = [_bare(cell) for cell in cells if isinstance(cell, str) and "." in cell]
+    thousands = all(_DOTTED_THOUSANDS.fullmatch(text) for text in dots)
+    found = []
+    for text, cell in zip(texts, cells, strict=True):
+        whole = text.replace(".", "") if thousands and isinstance(cell, str) else text
+        found.append(whole.replace(",", ".") if _DECIMAL_COMMA.fullmatch(_bare(whole)) else whole)
+    return found
+
+
+def _number(text: str) -> tuple[float, str | None]:
     """Number of a cell and its unit; the unit is None where it is not a number."""
     if text in _WORDS:
         return _WORDS[text], ""
-    if (number := _plain(text, decimal_comma)) is not None:
+    if (number := _plain(text)) is not None:
         return number, ""
     if found := _WITH_UNIT.fullmatch(text):
-        number = _plain(found[1], decimal_comma)
+        number = _plain(found[1])
         if number is not None:
             return number, found[2].strip()
     return math.nan, None
 
 
-def _plain(text: str, decimal_comma: bool) -> float | None:
-    if decimal_comma and _DECIMAL_COMMA.fullmatch(text):
-        text = text.replace(",", ".")
-    elif _THOUSANDS.fullmatch(text):
+def _plain(text: str) -> float | None:
+    if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
     try:
         return None if "_" in text else float(text)

@@ -1,4 +1,4 @@
-r"""Files that whence writes: whole or not at all, with a checksum, and never through somebody's link.
+r"""Files that whence writes: whole or not at all, with a checksum, and never through a symbolic link.
 
 Every writer of the library goes through `whole_file`, every document and line that is read back carries a checksum of
 the rest (`as_document`, `as_line`), and a folder that belongs to something else is refused by `refuse_other`, so that
@@ -46,6 +46,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     path = Path(path)
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}")
     try:
+        _refuse_special(path)
         with open(partial, "x+b") as file:
             yield file
             file.flush()
@@ -57,6 +58,14 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse what is no file, such as /dev/null or /dev/stdout: root would replace it for the whole machine."""
+    handle = path.is_symlink() and os.readlink(path).startswith("/proc/")
+    if handle or (path.exists() and not path.is_file()):
+        what = "a folder" if path.is_dir() else "a device or a pipe"
+        raise InputError(f"{path}: this is {what}, and not a file. Write to a file.")
 
 
 def open_to_append(path: Path) -> int:
@@ -115,7 +124,10 @@ def from_line(line: bytes) -> dict[str, Any] | None:
     """
     if line[:_LENGTH] != _OPENING % zlib.crc32(b"{" + line[_LENGTH:]):
         return None
-    found: dict[str, Any] = json.loads(line)
+    try:
+        found: dict[str, Any] = json.loads(line)
+    except (ValueError, RecursionError):  # somebody else wrote the checksum too
+        return None
     del found["crc"]
     return found
 
@@ -138,11 +150,7 @@ def read_document(path: Path) -> dict[str, Any]:
     ...     read_document(Path(folder, "run.json"))
     {'n': 3}
     """
-    text = path.read_bytes()
-    try:
-        found = from_line(text.rstrip(b"\n"))
-    except (ValueError, RecursionError):
-        found = None
+    found = from_line(path.read_bytes().rstrip(b"\n"))
     if found is None:
         raise InputError(
             f"{path} is damaged: its checksum does not match its contents, or another version wrote it. Restore it, or "

@@ -1,0 +1,95 @@
+"""Which rows of a file are runs: titles above the header, remarks, averages below and repeated headers are not.
+
+Text tables and workbooks both come here, as rows of cells that are not blank. What is left out is named in a note.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from whence.errors import DataWarning, InputError, safe_text, some_of
+from whence.outcomes.values import is_value
+
+Row = tuple[int, Sequence[Any]]  # with the line it starts on
+_SUMMARY = {"average", "averages", "avg", "mean", "median", "total", "totals", "sum", "count", "min", "max", "best"}
+_SUMMARY |= {"minimum", "maximum", "std", "std dev", "stdev", "stddev", "standard deviation", "variance"}
+_LOOKED_AT = 50  # rows, for the header
+
+
+class Region(NamedTuple):
+    """The table within a file: its header, its runs, and the rows that are neither with what they are."""
+
+    header: list[Any]
+    runs: list[Row]
+    others: list[tuple[int, str]]
+
+
+def find_region(rows: Sequence[Row]) -> Region:
+    """Where the table is among rows that are not blank; at least one.
+
+    Examples
+    --------
+    >>> rows = [["Sweep of May"], ["a", "b", "loss"], ["1", "0", "2.5"], ["0", "1", "2"], ["Mean", "", "2.25"]]
+    >>> find_region(list(enumerate(rows, 1))).others
+    [(1, 'Sweep of May'), (5, 'Mean')]
+    """
+    start = _header(rows)
+    header = list(rows[start][1])
+    others = [(line, _words(cells)) for line, cells in rows[:start]]
+    runs = []
+    for line, cells in rows[start + 1 :]:
+        if cells[0] == header[0] and _same(cells, header):
+            others.append((line, "the header again"))
+        elif _is_remark(cells, len(header)):
+            others.append((line, _words(cells)))
+        else:
+            runs.append((line, cells))
+    while runs and len(header) >= 3 and _words(runs[-1][1]).casefold().rstrip(": ") in _SUMMARY:
+        line, cells = runs.pop()
+        others.append((line, _words(cells)))
+    return Region(header, runs, sorted(others))
+
+
+def note_others(place: str, unit: str, others: Sequence[tuple[int, str]]) -> None:
+    """Warn of rows that were left out; ``unit`` is what the file counts, lines or rows."""
+    if others:
+        named = some_of([f"{unit} {line} ({safe_text(what, 40)})" for line, what in others], 6)
+        warnings.warn(DataWarning(f"{place}: left out, because these are not runs: {named}."), stacklevel=2)
+
+
+def fitted(cells: Sequence[Any], width: int, line: int) -> Sequence[Any]:
+    """The cells of a row of a text table, without empty ones beyond the header; another number of them is refused."""
+    if len(cells) == width:
+        return cells
+    if len(cells) > width and not _filled(cells[width:]):
+        return cells[:width]
+    raise InputError(f"line {line} has {len(cells)} cells where the header has {width}.")
+
+
+def _header(rows: Sequence[Row]) -> int:
+    """Place of the first row that fills most columns and holds no number; the first row where there is none."""
+    first = rows[:_LOOKED_AT]
+    most = max(_filled(cells) for _, cells in first)
+    wide = next((at for at, (_, cells) in enumerate(first) if _filled(cells) >= max(2, 0.6 * most)), 0)
+    return 0 if any(map(is_value, rows[wide][1])) else wide
+
+
+def _is_remark(cells: Sequence[Any], width: int) -> bool:
+    """Whether a row says something in a few cells, none of which could be a weight or an outcome."""
+    return 2 * _filled(cells) < width and not any(map(is_value, cells))
+
+
+def _same(cells: Sequence[Any], header: Sequence[Any]) -> bool:
+    texts = [[str(cell).strip() for cell in side] for side in (cells[: len(header)], header)]
+    return texts[0] == texts[1]
+
+
+def _filled(cells: Sequence[Any]) -> int:
+    blank = cells.count("") + cells.count(None)
+    return 0 if blank == len(cells) else sum(1 for cell in cells if cell is not None and str(cell).strip())
+
+
+def _words(cells: Sequence[Any]) -> str:
+    return next(str(cell).strip() for cell in cells if cell is not None and str(cell).strip())
