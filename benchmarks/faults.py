@@ -41,7 +41,9 @@ from whence.errors import InputError
 from whence.estimators.deltas import DeltaFolder
 from whence.gradients.linearize import Features
 from whence.gradients.store import Store
-from whence.icl.prompts import read_examples
+from whence.icl.examples import read_examples
+from whence.outcomes.writing import read_document
+from whence.searching.pruning import Report, curves_in
 
 COLUMNS = ("tried", "wrong values", "rows lost", "rows run twice", "tracebacks", "hangs")
 TASKS = [f"t{k}" for k in range(8)]
@@ -123,15 +125,21 @@ def gradex(path):
     whence.measure(function, "bernoulli:0.5", 60, path=path / "run")
 
 
+def searching(path):
+    how = {"engine": "inline", "stop": False, "path": path / "run"}
+    whence.search(lambda subset, seed: train(subset, seed)["loss"], tasks=TASKS, budget=12, **how)
+
+
 KINDS = {
     "measure, local workers": local,
     "measure, this process": inline,
     "measure, Ray": on_ray,
+    "search": searching,
     "estimate by retraining": retraining,
     "estimate by task vectors": vectors,
     "estimate by GradEx with a store": gradex,
 }
-EXACT = {"measure, local workers", "measure, this process", "measure, Ray"}
+EXACT = {"measure, local workers", "measure, this process", "measure, Ray", "search"}
 
 
 def life(work, path):
@@ -230,6 +238,15 @@ def specimens(folder):
     whence.measure(train, "bernoulli:0.5", 30, tasks=TASKS, path=run, engine="inline", maximize=["acc[0]"])
     for name in ("run.json", "journal.jsonl"):
         yield name, run / name, lambda: whence.read_outcomes(run), known_rows
+    whence.fit(runs.targets("loss")).save(folder / "model.whence")
+    model = folder / "model.whence"
+    yield "model", model, lambda: whence.load(model).predict(S, return_std=True), exactly
+    searching(folder / "found")
+    decisions = folder / "found" / "run" / "search.json"
+    yield "decisions of a search", decisions, lambda: read_document(decisions), equal
+    (folder / "curves").mkdir()
+    Report(folder / "curves", 3, True)(0, 0.5)
+    yield "curve of a run", folder / "curves" / "3.json", lambda: curves_in(folder / "curves"), fewer
     like = {"weight": torch.arange(60.0).reshape(6, 10), "bias": torch.ones(6)}
     about = {"seed": 0}, {"a": "x"}
     DeltaFolder(folder / "v", *about).save("a", like)
@@ -251,6 +268,14 @@ def known_rows(truth, found):
 
 def tensors(truth, found):
     return truth.keys() == found.keys() and all(torch.equal(truth[name], found[name]) for name in truth)
+
+
+def exactly(truth, found):
+    return all(np.array_equal(a, b) for a, b in zip(truth, found, strict=True))
+
+
+def fewer(truth, found):
+    return found.items() <= truth.items()
 
 
 def equal(truth, found):
@@ -480,7 +505,7 @@ NOTE = """
 
 Killed runs of `measure` are compared to the bit with undisturbed ones, those of estimators to a relative 1e-4. Each
 kind of kill goes on until there are 100, or its time is over. Files are npz, Parquet and gzipped tables, run folders,
-task vectors with their manifest, and feature stores.
+task vectors with their manifest, feature stores, saved models, and decisions and curves of a search.
 """
 
 

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 import whence
 from whence.cli import app
-from whence.errors import InputError, safe_text
+from whence.errors import DataWarning, InputError, safe_text
 from whence.measuring.lock import Lock
 from whence.outcomes.runs import read_ledger
-from whence.outcomes.writing import read_document, whole_file, write_document
+from whence.outcomes.writing import as_line, read_document, whole_file, write_document
 
 ALL = whence.Exhaustive().draw(3)
 HOSTILE = ["=cmd|' /C calc'!A0", "+1", "-lr", "@sum", "'=quoted", "plain", "\u202egnp.exe", "''=x"]
@@ -106,6 +106,33 @@ def test_a_document_is_refused_once_it_is_edited(tmp_path):
         read_document(path)
 
 
+ODD_VALUES = [None, 3, -1, 1e300, 10**30, True, "x", [], [None], [[1]], {}, {"a": [1]}]
+ODD_LINES = [
+    {"row": 10**9, "replicate": 0, "of": "x", "values": [1.0]}, {"row": -1, "replicate": 0, "failed": "x"},
+    {"row": "a", "replicate": None}, {"row": 0, "replicate": 0, "values": [1.0]}, {"row": True, "replicate": 0},
+    {"row": 1.5, "replicate": 0, "failed": "x"}, {"row": [0], "replicate": 0, "failed": "x"}, {"targets": 3},
+    {"targets": []}, {"row": 0, "replicate": 0, "of": [1], "values": [1.0]}, {},
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_folder_that_somebody_else_wrote_is_read_or_refused_in_a_sentence(tmp_path):
+    """With checksums that are right: they say that a file is whole, and not that it makes sense."""
+    folder = tmp_path / "run"
+    truth = whence.measure(train, ALL, tasks=list("abc"), path=folder, engine="inline")
+    plan = read_document(folder / "run.json")
+    for name in plan:
+        for value in ODD_VALUES:
+            write_document(folder / "run.json", plan | {name: value})
+            outcome_of(lambda: whence.read_outcomes(folder))
+            outcome_of(lambda: whence.measure(train, ALL, tasks=list("abc"), path=folder, engine="inline"))
+            write_document(folder / "run.json", plan)
+    with open(folder / "journal.jsonl", "ab") as file:
+        file.writelines(map(as_line, ODD_LINES))
+    with pytest.warns(DataWarning, match=r"\d lines of .*journal.jsonl cannot be read"):
+        assert same(whence.read_outcomes(folder), truth)
+
+
 # ---- links -----------------------------------------------------------------------------------------------
 
 
@@ -130,6 +157,21 @@ def test_a_table_replaces_a_link_and_leaves_what_it_points_at(runs, tmp_path):
     runs.write(tmp_path / "runs.csv")
     assert (tmp_path / "victim").read_text() == "precious"
     assert not (tmp_path / "runs.csv").is_symlink()
+
+
+def test_what_is_no_file_is_not_replaced_by_one(runs, tmp_path):
+    """As root, a device would be gone for everybody."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "null.csv").symlink_to("/dev/null")
+    (tmp_path / "out.csv").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    for name in ("pipe.csv", "null.csv", "out.csv"):
+        before = (tmp_path / name).lstat()
+        with pytest.raises(InputError, match=rf"{name}: this is a device or a pipe, and not a file"):
+            runs.write(tmp_path / name)
+        assert (tmp_path / name).lstat() == before
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(InputError, match="this is a folder, and not a file"):
+        runs.write(tmp_path / "folder.csv")
 
 
 def test_new_files_have_the_usual_permissions_and_no_partial_file_stays(tmp_path):
@@ -219,14 +261,14 @@ def test_what_cannot_be_meant_is_one_sentence(case, tmp_path, monkeypatch):
 
 def test_examples_of_a_prompt_are_lines_of_json_whatever_is_in_them(tmp_path):
     pytest.importorskip("torch")
-    from whence.icl.prompts import read_examples
+    from whence.icl.examples import read_examples
 
     path = tmp_path / "d.jsonl"
     path.write_text('{"text": "a\u2028b", "label": "x"}\r\n{"text": "c", "label": "y"}\n', encoding="utf-8")
     assert [example.text for example in read_examples(path)] == ["a\u2028b", "c"]
     for line in ("[" * 100_000, '{"text": ' + "9" * 5000 + ', "label": "x"}', "{"):
         path.write_text(line)
-        with pytest.raises(InputError, match="line 1: this is not JSON"):
+        with pytest.raises(InputError, match="this is not JSON"):
             read_examples(path)
     path.write_text("".join(f'{{"text": "t", "label": "x", "id": {i}}}\n' for i in range(40_000)))
     assert len(read_examples(path)) == 40_000

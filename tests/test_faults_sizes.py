@@ -40,6 +40,16 @@ def test_more_runs_than_a_matrix_holds_are_fitted_through_points(monkeypatch):
             whence.fit(runs, surrogate=surrogate)
 
 
+def test_of_very_many_runs_some_are_drawn_and_the_note_says_so(monkeypatch):
+    monkeypatch.setattr(fit_module, "MOST_RUNS", 40)
+    S = subsets(90, 8)
+    with pytest.warns(DataWarning, match="The fit uses a random 40 of 90 runs"):
+        model = whence.fit(whence.Outcomes(S, outcomes_of(S)), seed=3)
+    assert model.outcomes.n_runs == 40
+    rows = {row.tobytes() for row in S}
+    assert all(row.tobytes() in rows for row in model.outcomes.subsets)
+
+
 def test_a_table_that_memory_cannot_hold_several_times_is_refused(monkeypatch):
     S = subsets(20, 5)
     monkeypatch.setattr(sizes, "free_memory", lambda: 64.0 * 6 * 10)
@@ -113,7 +123,7 @@ def test_a_page_of_many_targets_has_those_that_are_predicted_best(monkeypatch, t
     page = str(tmp_path / "report.html")
     result = CliRunner().invoke(app, ["report", str(tmp_path / "runs.npz"), "-o", page, "--json"])
     assert result.exit_code == 0, result.output
-    assert list(json.loads(result.stdout)["answers"]) == ["w", "y"]
+    assert list(json.loads(result.stdout)["answers"]) == ["w", "y", "mean"]
 
 
 def test_a_page_of_too_many_runs_is_refused_with_the_number_that_would_do(monkeypatch):

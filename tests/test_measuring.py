@@ -8,6 +8,7 @@ import os
 import pickle
 import sys
 import time
+from fractions import Fraction
 
 import numpy as np
 import pandas as pd
@@ -134,11 +135,21 @@ class Tensor:
         (True, ("outcome",), [1.0]),
         ([1, 2], ("outcome[0]", "outcome[1]"), [1.0, 2.0]),
         ({"loss": np.array(3), "acc": (0.5,)}, ("loss", "acc[0]"), [3.0, 0.5]),
+        ({"eval": {"loss": 2, "mmlu": {"acc": 0.5}}, "n": 3}, ("eval.loss", "eval.mmlu.acc", "n"), [2.0, 0.5, 3.0]),
         ({"loss": Tensor()}, ("loss[0]", "loss[1]"), [1.0, 2.0]),
+        ({"flops": 6 * 10**20, "acc": Fraction(1, 4)}, ("flops", "acc"), [6e20, 0.25]),
     ],
 )
 def test_what_an_outcome_function_may_return(returned, names, values):
     assert flatten(returned) == (names, values)
+
+
+def test_what_is_masked_is_not_measured():
+    """Beneath the mask of numpy's own constant lies a 0."""
+    assert np.isnan(flatten({"loss": np.ma.masked})[1][0])
+    masked = np.ma.array([0.5, 9.0], mask=[False, True])
+    np.testing.assert_array_equal(flatten(masked)[1], [0.5, np.nan])
+    np.testing.assert_array_equal(whence.Outcomes(np.eye(2), masked).values.ravel(), [0.5, np.nan])
 
 
 @pytest.mark.parametrize(
@@ -149,6 +160,8 @@ def test_what_an_outcome_function_may_return(returned, names, values):
         ({}, "returned no metric at all"),
         ({"loss": None}, "'loss' is nothing"),
         ({"loss": 1j}, "'loss' is a complex"),
+        ({"loss": 10**400}, "'loss' is a int"),
+        ({"loss": [1, None]}, "'loss' is a list"),
         ({"loss": np.zeros((2, 2))}, r"must be a number, or a 1-D array. It has shape \(2, 2\)"),
         ({"loss": []}, "must be a number, or a 1-D array"),
         ({"loss": [[1], [1, 2]]}, "not a regular array"),
@@ -165,7 +178,7 @@ def test_what_it_may_not_return(returned, sentence):
         ({"loss": [1.0, 2.0]}, "A batch of 3 subsets must return 3 rows. It returned 2"),
         ({"loss": np.zeros((3, 2, 2))}, "one number per subset, or one row"),
         ({"loss": 1.0}, "one number per subset, or one row"),
-        ({"loss": np.zeros(3), "acc": np.zeros(2)}, "as many rows. They have: loss 3, acc 2"),
+        ({"loss": np.zeros(3), "acc": np.zeros(2)}, "same number of rows. They have: loss 3, acc 2"),
     ],
 )
 def test_what_a_batch_may_not_return(returned, sentence):
@@ -420,7 +433,7 @@ REFUSED = {
     "no jobs": ({"jobs": 0}, "The 'jobs' parameter of measure must be an integer of at least 1"),
     "no threads": ({"threads": 0}, "The 'threads' parameter of measure must be"),
     "no time": ({"timeout": 0}, "The 'timeout' parameter of measure must be a number of seconds above 0"),
-    "unknown engine": ({"engine": "dask"}, "must be 'local', 'ray', 'inline'. Got 'dask' instead"),
+    "unknown engine": ({"engine": "dask"}, "must be one of 'local', 'ray', 'inline'. Got 'dask' instead"),
     "timeout without workers": ({"engine": "inline", "timeout": 5}, "which has neither workers nor a timeout"),
     "workers for batches": ({"outcome_fn": Batched(), "jobs": 2}, "Batched measures in this process"),
     "batches of nothing": ({"outcome_fn": Empty()}, "The 'batch_size' of the outcome function Empty must be"),
@@ -570,3 +583,28 @@ def test_mixtures_keep_every_bit(tmp_path):
     weights = np.random.default_rng(0).dirichlet(np.ones(4), 5)
     whence.measure(train, weights, tasks=TASKS, path=tmp_path / "run", engine="inline")
     np.testing.assert_array_equal(whence.read_outcomes(tmp_path / "run").subsets, weights)
+
+
+class Positional(whence.measuring.outcome_fn.OutcomeFn):
+    """A function of the places of tasks, which it names: 1 for a, 10 for b, 100 for c."""
+
+    task_names = ("a", "b", "c")
+
+    def __call__(self, subset, seed):
+        return {"loss": float(np.asarray(subset) @ [1, 10, 100])}
+
+
+def test_a_function_gets_tasks_in_its_own_order_whatever_the_order_asked_for():
+    for design in ("loo", np.eye(3), pd.DataFrame(np.eye(3), columns=list("cab"))):
+        runs = whence.measure(Positional(), design, tasks=["c", "a", "b"], engine="inline")
+        assert runs.task_names == ("a", "b", "c")
+        np.testing.assert_array_equal(runs.values[:, 0], runs.subsets @ [1, 10, 100])
+    np.testing.assert_array_equal(
+        whence.measure(Positional(), np.eye(3), tasks=list("cab"), engine="inline").values[0], 100
+    )
+    assert whence.measure(Positional(), "loo", tasks=3, engine="inline").task_names == ("a", "b", "c")
+    for other in (["a", "b"], ["a", "b", "d"], 4):
+        with pytest.raises(InputError, match="'tasks' and the outcome function must name the same tasks"):
+            whence.measure(Positional(), "loo", tasks=other, engine="inline")
+    with pytest.raises(InputError, match="'tasks' parameter of search must be those of the outcome function"):
+        whence.search(Positional(), tasks=["c", "a", "b"], budget=8, engine="inline")

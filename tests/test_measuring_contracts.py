@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -123,6 +125,26 @@ def test_every_job_comes_back_once_and_trouble_stays_with_its_row(how, tmp_path)
             assert value == plain(row, seed)["loss"]
     assert (tmp_path / "run" / "journal.jsonl").read_bytes().count(b'"row"') == 7
     assert list(read_ledger(tmp_path / "run").reasons.values()) == [r"RuntimeError: diverged \ud800"]
+
+
+def untidy(subset, seed):
+    """One row leaves its process without a folder, without output and with next to no stack; all others need them."""
+    if subset.tasks == ("b",):
+        os.chdir(tempfile.mkdtemp())
+        os.rmdir(os.getcwd())
+        if sys.stdout is not sys.__stdout__:  # somebody else's, as in tests
+            sys.stdout = io.StringIO()
+        sys.stdout.close()
+        sys.setrecursionlimit(sys.getrecursionlimit() // 2)
+        return 0.0
+    print("in", os.getcwd())
+    return float(sys.getrecursionlimit())
+
+
+@pytest.mark.slow
+def test_the_process_of_a_row_is_as_before_for_the_next_one(how):
+    rows = whence.measure(untidy, np.eye(3)[[0, 1, 2, 1, 0, 2]], tasks=TASKS, **how).values.ravel()
+    assert (rows == [rows[0], 0, rows[0], 0, rows[0], rows[0]]).all()
 
 
 def slow_first(subset, seed):

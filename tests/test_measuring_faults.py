@@ -16,12 +16,15 @@ import numpy as np
 import pytest
 
 import whence
+from clock import overdue_once
 from whence.errors import DataWarning, InputError
 from whence.outcomes.runs import read_ledger
 
 pytestmark = pytest.mark.slow
 
-TASKS = ["hangs", "raises", "exits", "quits", "crashes", "prints", "nan", "shape", "killed", "fine"]
+# The row that returns something comes first, so that it says what the targets are; the one that hangs comes last, so
+# that all others can end before its time is over.
+TASKS = ["fine", "raises", "exits", "quits", "crashes", "prints", "nan", "shape", "killed", "fine too", "hangs"]
 ONE_EACH = np.eye(len(TASKS))
 
 
@@ -30,6 +33,7 @@ def misbehave(subset, seed):
     (task,) = subset.tasks
     print(f"about to do {task}")
     if task == "hangs":
+        Path(os.environ["WHENCE_TEST_MARK"]).touch()
         time.sleep(600)
     if task == "raises":
         raise ValueError("diverged")
@@ -51,7 +55,7 @@ def misbehave(subset, seed):
 
 
 REASONS = {
-    "hangs": "it took longer than 1 s",
+    "hangs": "it took longer than 600 s",
     "raises": "ValueError: diverged",
     "exits": "its process ended with exit status 7",
     "quits": "SystemExit: enough",
@@ -77,7 +81,7 @@ def alive(pid):
         return False
 
 
-def wait_until(condition, seconds=10):
+def wait_until(condition, seconds=120):
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "it took too long"
@@ -88,29 +92,49 @@ def wait_until(condition, seconds=10):
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_each_kind_of_trouble_is_that_of_its_row_alone(tmp_path, jobs):
-    before = children_of(os.getpid())
-    # The row that returns something comes first, so that it says what the targets are.
-    subsets = np.vstack([ONE_EACH[-1:], ONE_EACH])
+def test_each_kind_of_trouble_is_that_of_its_row_alone(tmp_path, jobs, monkeypatch):
+    before, hanging = children_of(os.getpid()), tmp_path / "hanging"
+    monkeypatch.setenv("WHENCE_TEST_MARK", str(hanging))
+    overdue_once(monkeypatch, lambda: hanging.exists() and journal_of(tmp_path / "run").count(b'"row"') == 10)
     with pytest.warns(DataWarning, match="9 of 11 rows failed"):
-        runs = whence.measure(misbehave, subsets, tasks=TASKS, path=tmp_path / "run", jobs=jobs, timeout=1)
+        runs = whence.measure(misbehave, ONE_EACH, tasks=TASKS, path=tmp_path / "run", jobs=jobs, timeout=600)
     ledger = read_ledger(tmp_path / "run")
-    assert {TASKS[row - 1]: reason for (row, _), reason in ledger.reasons.items()} == REASONS
-    fine = [0, 1 + TASKS.index("fine")]
+    assert {TASKS[row]: reason for (row, _), reason in ledger.reasons.items()} == REASONS
+    fine = [0, TASKS.index("fine too")]
     seeds = np.random.SeedSequence([0, 0]).generate_state(11) >> 1
     np.testing.assert_array_equal(runs.values[fine, 0], seeds[fine] / 2**31)
     assert np.isnan(np.delete(runs.values, fine, axis=0)).all()
     for task in REASONS:
-        report = (tmp_path / "run" / "failures" / f"row-{1 + TASKS.index(task)}-replicate-0.txt").read_text()
+        report = (tmp_path / "run" / "failures" / f"row-{TASKS.index(task)}-replicate-0.txt").read_text()
         assert report.startswith(REASONS[task])
         assert f"tasks: {task}\n" in report
         assert len(report) < 100_000  # the end of what was printed, and not all of it
         if task != "prints":
             assert f"about to do {task}\n" in report
-    crashed = (tmp_path / "run" / "failures" / f"row-{1 + TASKS.index('crashes')}-replicate-0.txt").read_text()
+    crashed = (tmp_path / "run" / "failures" / f"row-{TASKS.index('crashes')}-replicate-0.txt").read_text()
     assert "Fatal Python error: Segmentation fault" in crashed
     assert "in misbehave" in crashed
     assert children_of(os.getpid()) == before
+
+
+def waits_for_the_other(subset, seed):
+    failed = Path(os.environ["WHENCE_TEST_MARK"])
+    if "a" in subset:
+        wait_until(failed.exists)
+        time.sleep(0.5)  # long enough for the other row's failure to be handed on
+        return 1.0
+    failed.touch()
+    raise ValueError("diverged")
+
+
+def test_a_run_is_stopped_only_once_each_worker_has_failed_a_row(tmp_path, monkeypatch):
+    subsets = np.array([[1, 0], [0, 1], [1, 1], [1, 1]])
+    monkeypatch.setenv("WHENCE_TEST_MARK", str(tmp_path / "failed"))
+    with pytest.warns(DataWarning, match="1 of 4 rows failed"):
+        runs = whence.measure(waits_for_the_other, subsets, tasks=["a", "b"], jobs=2)
+    np.testing.assert_array_equal(runs.values[:, 0], [1, np.nan, 1, 1])
+    with pytest.raises(InputError, match=r"row [01] failed .* before any other succeeded"):
+        whence.measure(waits_for_the_other, subsets[[1, 1, 2, 2]], tasks=["a", "b"], jobs=2)
 
 
 def prints_for_ever(subset, seed):
@@ -119,23 +143,23 @@ def prints_for_ever(subset, seed):
 
 
 def test_a_row_that_never_stops_printing_is_stopped_too():
-    began = time.monotonic()
     with pytest.warns(DataWarning, match="it took longer than 1 s"):
         whence.measure(prints_for_ever, np.ones((1, 2)), timeout=1)
-    assert time.monotonic() - began < 10
 
 
 def leaves_a_child(subset, seed):
-    subprocess.Popen(["sleep", "601"])
+    subprocess.Popen(["sleep", os.environ["NAP"]])
     time.sleep(600)
 
 
-def test_what_a_row_has_started_ends_with_it():
+def test_what_a_row_has_started_ends_with_it(monkeypatch):
+    monkeypatch.setenv("NAP", f"601.{os.getpid()}")  # by which it is known
+
     def sleepers():
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with suppress(OSError):
-                if path.read_bytes() == b"sleep\x00601\x00":
+                if path.read_bytes().split(b"\0")[:2] == [b"sleep", os.environb[b"NAP"]]:
                     found.append(path)
         return found
 
@@ -154,10 +178,8 @@ class DiesOnArrival:
 
 
 def test_workers_that_die_before_their_first_row_end_the_run():
-    began = time.monotonic()
     with pytest.raises(InputError, match=r"3 workers in a row ended before they had loaded .*exit status 5"):
         whence.measure(DiesOnArrival(), np.eye(4), jobs=2)
-    assert time.monotonic() - began < 20
 
 
 # ---- what the outside does -------------------------------------------------------------------------------
@@ -190,7 +212,7 @@ def test_killing_a_run_and_its_workers_fifty_times_changes_no_bit(tmp_path):
     rng = np.random.default_rng(0)
     folder, kills, workers = tmp_path / "run", Counter(), set()
     while sum(kills.values()) < 50:
-        with driver(folder, nap=0.012) as process:
+        with driver(folder, nap=0.1) as process:
             if rng.random() < 0.2:  # sometimes before it has come to anything
                 time.sleep(rng.uniform(0.05, 0.5))
             else:
@@ -215,9 +237,9 @@ def test_killing_a_run_and_its_workers_fifty_times_changes_no_bit(tmp_path):
             kills["run"] += 1
     wait_until(lambda: not any(map(alive, workers)))
     with driver(folder, nap=0, code="go(jobs=2, retry=True)") as process:
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     with driver(tmp_path / "undisturbed", nap=0) as process:
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     runs, undisturbed = whence.read_outcomes(folder), whence.read_outcomes(tmp_path / "undisturbed")
     assert not np.isnan(runs.values).any()
     assert runs.values.tobytes() == undisturbed.values.tobytes()
@@ -231,7 +253,7 @@ def test_killing_a_run_and_its_workers_fifty_times_changes_no_bit(tmp_path):
 
 
 def test_the_table_can_be_read_while_it_is_measured(tmp_path):
-    with driver(tmp_path / "run", nap=0.01) as process:
+    with driver(tmp_path / "run", nap=0.1) as process:
         wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 12)
         seen = whence.read_outcomes(tmp_path / "run")
         later = whence.read_outcomes(tmp_path / "run")
@@ -252,11 +274,11 @@ try:
 except KeyboardInterrupt:
     sys.exit(130)
 """
-    with driver(tmp_path / "run", nap=0.05, code=code) as process:
+    with driver(tmp_path / "run", nap=0.1, code=code) as process:
         wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 6)
         workers = children_of(process.pid)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(120) == 130
     assert len(workers) == 2
     wait_until(lambda: not any(map(alive, workers)))
     assert read_ledger(tmp_path / "run").failed == 0

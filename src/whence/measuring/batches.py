@@ -11,7 +11,7 @@ TOGETHER = 0.7  # share of the time of single items below which they are better 
 
 
 def growing(n: int, most: int) -> Iterator[slice]:
-    """Slices of n items, at most so many in each, of about ten seconds of the work that is done between them.
+    """Slices of n items, of a largest size, so that the work between them takes about ten seconds.
 
     The first two say how long an item takes. Where more items take hardly longer than few, as on a GPU, the others
     have as many as there may be.

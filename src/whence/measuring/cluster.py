@@ -10,11 +10,11 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import InputError
+from whence.errors import InputError, brief
 from whence.measuring.local import KEPT, environment, pack
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.pool import Broken, Lost, Measured, Message, Pool, Ready
-from whence.measuring.rows import Job, brief, measure_row
+from whence.measuring.rows import Job, measure_row
 from whence.outcomes.subset import Subset
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RayEngine(Pool):
-    """Actors that each hold the outcome function, with so many CPUs and GPUs of the cluster.
+    """Actors that each hold the outcome function, with its CPUs and GPUs of the cluster.
 
     Parameters
     ----------

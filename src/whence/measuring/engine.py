@@ -65,8 +65,8 @@ class Workers:
     def check(self, outcome_fn: OutcomeFn, plan: Plan) -> None:
         """Refuse what cannot be, before anything is begun."""
         if self.engine not in ENGINES:
-            named = "', '".join(ENGINES)
-            raise InputError(f"must be '{named}'. Got {self.engine!r} instead.", parameter="engine", of="measure")
+            named = ", ".join(map(repr, ENGINES))
+            raise InputError(f"must be one of {named}. Got {self.engine!r} instead.", parameter="engine", of="measure")
         if self.jobs != -1:
             whole(self.jobs, "jobs", 1)
         whole(self.threads, "threads", 1)

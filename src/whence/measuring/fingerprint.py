@@ -1,9 +1,9 @@
 """What the outcomes of a function depend on, as digests by name: its source, its data, its settings.
 
-A run folder goes on only with the function that it was begun with. A function without a ``fingerprint`` of its own is
+A run folder is resumed only with the function it was begun with. A function without a ``fingerprint`` of its own is
 looked at from outside: the text of the file it is in and of the files of the same project that those import, without
 comments and formatting; the data it refers to (module-level values, closures, defaults, arguments of a partial); and
-the public attributes of an object. Installed libraries, files that are read while a row is measured, and the
+the attributes of an object. Installed libraries, files that are read while a row is measured, and the
 environment are not seen.
 """
 
@@ -82,8 +82,8 @@ def parts_of(function: Any) -> Iterator[tuple[str, str]]:
         yield from _source_of(type(function))
         call: Any = getattr(type(function), "batch", None) or type(function).__call__
         yield from _data(call, set())
-    public = {name: value for name, value in getattr(function, "__dict__", {}).items() if not name.startswith("_")}
-    yield from _values("attribute", public)
+    own = {name: value for name, value in getattr(function, "__dict__", {}).items() if not name.startswith("__")}
+    yield from _values("attribute", own)
 
 
 # ---- source ----------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, brief, did_you_mean
 from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn
-from whence.measuring.rows import brief
 from whence.outcomes.subset import Subset
 
 
@@ -48,7 +47,7 @@ class FunctionInFile(OutcomeFn):
 
 
 def load_function(text: str) -> tuple[Any, list[str] | None]:
-    """Outcome function named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` beside it, where there are any.
+    """Outcome function named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` of its file, if there are any.
 
     Parameters
     ----------

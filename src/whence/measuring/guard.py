@@ -1,4 +1,4 @@
-"""The guard of a worker: a process that ends the worker, and all it has started, once whoever started it has died.
+"""The guard of a worker: a process that ends it, and all it has started, once the process that started it has died.
 
 A thread of the worker could not: compiled code that holds the interpreter's lock keeps it from running. The text of
 this file is run by the program of a worker before anything else is imported, so that the copy that stays behind as the

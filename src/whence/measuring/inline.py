@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from whence.errors import brief
 from whence.measuring.batches import growing
 from whence.measuring.outcome_fn import OutcomeFn
-from whence.measuring.rows import Job, Reply, Result, as_queue, brief, in_this_process, measure_row, report, seeded
+from whence.measuring.rows import Job, Reply, Result, as_queue, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch, texts_of
 from whence.outcomes.subset import Subset
 

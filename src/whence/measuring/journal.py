@@ -8,7 +8,6 @@ import platform
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +56,7 @@ class Books:
         """Make results durable."""
 
     def forget_directions(self) -> None:
-        """Drop directions of targets that do not exist: the rows are kept for whoever corrects them."""
+        """Drop directions of targets that do not exist: the rows are kept, so that the directions can be corrected."""
 
     def finished(self, state: dict[str, str]) -> None:
         """Note what the outcomes depend on, of what is in memory, as it is after rows were measured."""
@@ -146,7 +145,7 @@ class Journal(Books):
         os.close(self._file)
 
     def finished(self, state: dict[str, str]) -> None:
-        """Mark what has changed by itself as varying, so that it does not keep the run from going on."""
+        """Mark what has changed by itself as varying, so that it does not keep the run from being resumed."""
         plan = self.ledger.plan
         varies = {name: VARIES for name, value in state.items() if plan.fingerprint.get(name) != value}
         if varies and is_run(self.folder):
@@ -196,7 +195,7 @@ class Journal(Books):
         self._end += len(data)
 
     def _check_place(self) -> None:
-        """Refuse to go on writing to a file that nobody will find again."""
+        """Refuse to write on to a file that was deleted or replaced."""
         ours = os.fstat(self._file)
         try:
             found = os.lstat(self.folder / ROWS)
@@ -211,7 +210,7 @@ class Journal(Books):
 
 @contextmanager
 def open_journal(folder: Path, plan: Plan, *, accept: bool = False) -> Iterator[Journal]:
-    """Open the journal of a new or an earlier run, which nobody else may write to meanwhile."""
+    """Open the journal of a new or an earlier run, and lock it."""
     with ExitStack() as stack:
         with _in_words(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,15 +221,14 @@ def open_journal(folder: Path, plan: Plan, *, accept: bool = False) -> Iterator[
 
 @contextmanager
 def _in_words(folder: Path) -> Iterator[None]:
-    """Say where it was, of what the user can put right."""
+    """Say where it was, of what the user can fix."""
     try:
         yield
     except InputError as error:
         raise (error if str(error).startswith(f"{folder}") else error.at(folder)) from error
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot be written ({why(error)}). Every finished row that is in it is kept: put this right and "
-            "run the same again."
+            f"{folder}: cannot be written ({why(error)}). Finished rows are kept: fix this, and run the same again."
         ) from error
 
 
@@ -244,9 +242,11 @@ def _own_folder(path: Path) -> Path:
 
 def _write_plan(folder: Path, plan: Plan) -> None:
     """Write run.json, whole or not at all; an earlier one keeps the day on which it was begun."""
+    from whence import __version__
+
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     begun = read_document(folder / PLAN).get("begun", now) if is_run(folder) else now
-    versions = {"whence": version("whence"), "python": platform.python_version(), "numpy": np.__version__}
+    versions = {"whence": __version__, "python": platform.python_version(), "numpy": np.__version__}
     write_document(folder / PLAN, as_document(plan) | {"versions": versions, "begun": begun})
 
 

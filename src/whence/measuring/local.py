@@ -16,10 +16,10 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from whence.errors import InputError
+from whence.errors import InputError, brief
 from whence.measuring.outcome_fn import OutcomeFn, given
 from whence.measuring.pool import Lost, Message, Pool
-from whence.measuring.rows import Job, brief
+from whence.measuring.rows import Job
 
 if TYPE_CHECKING:
     from whence.measuring.engine import Workers
@@ -35,7 +35,7 @@ THREADS = (
 
 
 class LocalEngine(Pool):
-    """Processes that each hold the outcome function, with so many threads for numpy, torch and the like.
+    """Processes that each hold the outcome function, with a number of threads for numpy, torch and others.
 
     They are started afresh rather than forked: a fork copies locks and CUDA handles in whatever state they are in. So
     the function travels once to each, by value where it was defined in a script or a notebook.
@@ -186,7 +186,7 @@ class LocalWorker:
         if self._life is None:
             return
         while self._process.poll() is None and time.monotonic() < self._dismissed + PATIENCE:
-            self._read_output()  # lest it waits for someone to read its last words
+            self._read_output()  # or it would wait for its last output to be read
             time.sleep(0.005)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -49,19 +49,19 @@ def measure(
     gpus_per_task: float = 0,
     progress: bool | None = None,
 ) -> Outcomes:
-    """Table of the outcomes of the subsets of a design, each measured with an outcome function.
+    """Measure the subsets of a design with an outcome function, and return the table of outcomes.
 
-    With a ``path``, every finished row is on disk the moment it is there. Whatever ends the run, the same call goes on
-    where it stopped, and one with more subsets or seeds extends it; `whence.read_outcomes` reads the folder at any
-    time. A folder goes on only with what it was begun with: a function whose source, data or settings have changed is
-    refused (see `whence.measuring.fingerprint` for what is seen). Values depend neither on the engine nor on the number
+    With a ``path``, every finished row is written to disk at once. After any interruption, the same call resumes the
+    run, and one with more subsets or seeds extends it; `whence.read_outcomes` reads the folder at any time. A folder is
+    resumed only with what it was begun with: a function whose source, data or settings have changed is refused (see
+    `whence.measuring.fingerprint` for what is compared). Values depend neither on the engine nor on the number
     of workers, as long as ``outcome_fn`` takes all that is random from its seed (Python's, numpy's and, where it is
     loaded, torch's own generators are seeded with it too).
 
     A row fails where the outcome function raises, returns what is not finite or not what the first row returned,
-    takes longer than ``timeout``, or ends its process. The other rows go on. Failed rows are NaN in the table, counted
+    takes longer than ``timeout``, or ends its process. The others continue. Failed rows are NaN in the table, counted
     in a `DataWarning`, and explained in ``path/failures``. Where a row fails before any other has succeeded, the run
-    stops: what is wrong with it is most likely wrong with all. The same call, with the function put right, tries again.
+    stops: what is wrong with it is most likely wrong with all. The same call, with the function fixed, tries again.
 
     Parameters
     ----------
@@ -91,15 +91,15 @@ def measure(
         Worker processes on this machine, actors of a Ray cluster, or this process itself, for debugging: it has no
         timeout, no protection against a crash, and the order of sets and the threads that this process happens to have.
     threads : int
-        Of numpy, torch and the like in each worker. More are faster for large models, and may change the last digits.
+        Threads of numpy and torch in each worker. More are faster for large models, but may change the last digits.
     timeout : float, optional
         Seconds after which a row has failed.
     retry : bool
         Whether to measure rows again that failed in an earlier call.
     keep_going : bool
-        Whether to go on where rows fail and none has succeeded.
+        Whether to continue where rows fail and none has succeeded.
     accept_change : bool
-        Whether to go on in the folder of an earlier run although the function, its data or its settings have changed
+        Whether to resume the folder of an earlier run although the function, its data or its settings have changed
         since. The table then says so in its provenance.
     maximize : bool, sequence of target names, or sequence of bool
         For which targets higher is better, an array by its name; as the folder says where it is not given.
@@ -149,10 +149,10 @@ def carry_out(
     progress: bool | None = None,
     grow: Callable[[Books], Iterable[Job]] = lambda books: (),
 ) -> Ledger:
-    """Measure what a plan leaves to be measured, and return what every row has come to.
+    """Measure the remaining rows of a plan, and return the state of every row.
 
-    Without ``keep_going``, a row that fails before any has succeeded ends the run. ``grow`` is asked for more jobs at
-    the start and whenever rows are finished: it may extend the plan.
+    Without ``keep_going``, the run ends where the first rows, one for each worker, have all failed. ``grow`` is asked
+    for more jobs at the start and whenever rows are finished: it may extend the plan.
     """
     workers.check(outcome_fn, plan)
     if folder is not None:
@@ -182,6 +182,10 @@ def _measure(
     keep_going: bool,
 ) -> None:
     ledger, planned = books.ledger, len(todo)
+    # One row for each worker shows whether any succeeds; batches are taken whole.
+    first = min(workers.count(), planned)
+    held = [] if ledger.done or keep_going or outcome_fn.batch is not None else _all_but(first, todo)
+    failed: list[Result] = []
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
         # Closed, so that workers end at once and not when the error that ended the loop is forgotten.
@@ -190,17 +194,27 @@ def _measure(
         for finished in results:
             settled = books.book(finished)
             display.show(settled)
-            if not (ledger.done or keep_going) and planned > len(settled):
-                _stop(settled)
+            if ledger.done:
+                todo.extend(held)
+                held = []
+            elif not keep_going:
+                failed += settled
+                if first <= len(failed) < planned:
+                    _stop(failed)
             todo.extend(grow(books))
 
 
-def _stop(settled: Sequence[Result]) -> None:
+def _all_but(first: int, todo: deque[Job]) -> list[Job]:
+    """Take all jobs but the first ones."""
+    return [todo.pop() for _ in range(len(todo) - first)][::-1]
+
+
+def _stop(failed: Sequence[Result]) -> None:
     """End a run of which no row has succeeded, before others are lost in the same way."""
-    job, reply = settled[0]
+    job, reply = failed[0]
     raise InputError(
         f"row {job.row} failed after {duration(reply.seconds)}, before any other succeeded: "
-        f"{reply.reason.rstrip('.')}. The run was stopped, since the others would most likely fail too. Put it right "
-        "and run the same again, or have the others run all the same, with {keep_going}.",
+        f"{reply.reason.rstrip('.')}. The run was stopped, since the others would most likely fail too. Fix it "
+        "and run the same again, or run the others anyway, with {keep_going}.",
         keep_going=True,
     )

@@ -27,7 +27,7 @@ _SAID = ("task_names", "maximize", "provenance", "replicates", "batch_size", "ba
 
 
 class OutcomeFn:
-    """Outcome function, with what it says of itself.
+    """Outcome function, with its own metadata.
 
     A subclass defines ``__call__``, or ``batch``, or both; everything else is optional.
 
@@ -40,8 +40,8 @@ class OutcomeFn:
     provenance : mapping of str to str
         How the outcomes are made, in words; it goes into the table.
     fingerprint : mapping of str to str, or None
-        What the outcomes depend on (data, model, recipe), each as a digest or a short text: a run folder goes on only
-        where they are the same. None: found by looking at the function; see `whence.measuring.fingerprint`.
+        What the outcomes depend on (data, model, recipe), each as a digest or a short text: a run folder is resumed
+        only where they are the same. None: found by looking at the function; see `whence.measuring.fingerprint`.
     batch : callable or None
         ``batch(subsets, seeds)`` from arrays (m, K) and (m,) to ``{metric: (m,) or (m, T)}``, called in this process;
         None where subsets are measured one by one.
@@ -80,7 +80,7 @@ class OutcomeFn:
         return self
 
     def check(self, runs: Outcomes) -> Any:
-        """What true runs say of it, of which ``str`` is a verdict; None where it has nothing to compare."""
+        """The result of a comparison with true runs, whose ``str`` is a verdict; None if nothing can be compared."""
         return None
 
 
@@ -131,7 +131,7 @@ def given(outcome_fn: OutcomeFn) -> Any:
 
 
 def _check(found: OutcomeFn) -> None:
-    """Refuse attributes that are not what the contract says, by name."""
+    """Refuse attributes that break the contract, by name."""
     for name, value, wanted, good in (
         ("batch", found.batch, "a method", found.batch is None or callable(found.batch)),
         ("tuned", found.tuned, "a method", callable(found.tuned)),

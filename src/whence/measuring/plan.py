@@ -26,7 +26,8 @@ def make_plan(
     if n is not None:
         n = whole(n, "n", 1)
     design = parse_design(design) if isinstance(design, str) else design
-    names = _task_names(tasks if tasks is not None else outcome_fn.task_names)
+    own = task_names(outcome_fn.task_names)
+    names = own if tasks is None or (own and tasks == len(own)) else task_names(tasks)
     if callable(getattr(design, "draw", None)):
         if names is None:
             raise InputError(
@@ -46,6 +47,8 @@ def make_plan(
     else:
         text = GIVEN
         subsets, names = _given(design, n, names)
+    if own is not None:  # whose order is that of the columns which the function gets
+        subsets, names = subsets[:, _order(names, own, "'tasks' and the outcome function")], own
     check_weights(subsets, names)
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
     if not isinstance(up, bool):
@@ -63,7 +66,8 @@ def whole(value: Any, parameter: str, least: int) -> int:
     return int(value)
 
 
-def _task_names(tasks: Any) -> tuple[str, ...] | None:
+def task_names(tasks: Any) -> tuple[str, ...] | None:
+    """Names of tasks from names or their number; None from nothing."""
     if tasks is None:
         return None
     if isinstance(tasks, Integral):
@@ -89,17 +93,15 @@ def _given(design: Any, n: int | None, names: tuple[str, ...] | None) -> tuple[F
     else:
         found = as_names(named, "task", rows.shape[1])
         if names is not None:
-            rows, found = rows[:, _order(found, names)], names
+            rows, found = rows[:, _order(found, names, "The subsets to measure and 'tasks'")], names
     if n is not None and n > len(rows):
         raise InputError(f"There are {counted(len(rows), 'subset')} to measure, fewer than the n={n} asked for.")
     return rows[:n] + 0.0, found
 
 
-def _order(have: Sequence[str], wanted: Sequence[str]) -> list[int]:
-    """Where each wanted task is among those that the subsets have."""
+def _order(have: Sequence[str], wanted: Sequence[str], whose: str) -> list[int]:
+    """Where each wanted task is among those that there are."""
     if set(have) != set(wanted):
         odd = sorted(set(have) ^ set(wanted))
-        raise InputError(
-            f"The subsets to measure and 'tasks' must name the same tasks. They differ in: {some_of(odd)}."
-        )
+        raise InputError(f"{whose} must name the same tasks. They differ in: {some_of(odd)}.")
     return [list(have).index(name) for name in wanted]

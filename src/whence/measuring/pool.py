@@ -55,7 +55,7 @@ Message = Ready | Broken | Lost | Measured
 
 
 class Worker(Protocol):
-    """Someone who measures one row at a time, elsewhere."""
+    """What measures one row at a time, elsewhere."""
 
     def begin(self, job: Job) -> bool:
         """Hand over a row; False where the worker turns out to be gone."""
@@ -79,7 +79,7 @@ class Worker(Protocol):
 
 
 class Pool(ABC):
-    """Engine that has its rows measured by workers, of which a subclass says where they come from."""
+    """Engine whose rows are measured by workers, which a subclass starts."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
@@ -96,7 +96,7 @@ class Pool(ABC):
 
     @abstractmethod
     def wait(self, workers: Sequence[Any], seconds: float) -> None:
-        """Return once a worker has something to say, or after so many seconds."""
+        """Return once a worker has a message, or after this many seconds."""
 
     def close(self) -> None:  # noqa: B027
         """End what was started beside the workers."""
@@ -127,9 +127,10 @@ class _Slot:
 
     def give(self, job: Job) -> bool:
         """Give a row to the worker; False where it has died idle."""
+        began = time.monotonic()
         if not self.worker.begin(job):
             return False
-        self.job, self.since = job, time.monotonic()
+        self.job, self.since = job, began
         return True
 
 

@@ -9,25 +9,24 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
 
-from whence.errors import InputError, safe_text
+from whence.errors import brief, safe_text
 from whence.measuring.values import flatten, texts_of
 from whence.outcomes.ledger import Reply, Result
 from whence.outcomes.plan import Job
 from whence.outcomes.subset import Subset
 
-__all__ = ["Job", "Reply", "Result", "as_queue", "brief", "in_this_process", "measure_row", "report", "seeded"]
+__all__ = ["Job", "Reply", "Result", "as_queue", "in_this_process", "measure_row", "report", "seeded"]
 
-LONGEST_REASON = 300
 LONGEST_REPORT = 64 * 1024
 
 
 def as_queue(todo: Sequence[Job]) -> deque[Job]:
-    """Jobs in their order; a deque is the queue itself, to which whoever gave it may add."""
+    """Jobs in their order; a deque is the queue itself, to which its owner may add."""
     return todo if isinstance(todo, deque) else deque(todo)
 
 
@@ -43,7 +42,7 @@ def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: 
     """
     began = time.perf_counter()
     try:
-        with in_this_process(), seeded(seed):
+        with in_this_process(), restored(), seeded(seed):
             returned = outcome_fn(subset, seed)
             targets, values = flatten(returned)
     except (Exception, SystemExit) as error:
@@ -55,7 +54,7 @@ def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: 
 def in_this_process() -> Iterator[None]:
     """End every process that an outcome function has forked and that comes back from it.
 
-    It would go on as a second copy of the worker, or of the whole run: answer for rows that are not its own, and write
+    It would run on as a second copy of the worker, or of the whole run: answer for rows that are not its own, and write
     to the same journal.
     """
     process = os.getpid()
@@ -67,8 +66,33 @@ def in_this_process() -> Iterator[None]:
 
 
 @contextmanager
+def restored() -> Iterator[None]:
+    """Give the process back its folder, its output and its depth of recursion, whatever a row has done to them.
+
+    The next row would otherwise write into another folder, or fail where it prints: for what is not its own fault.
+    """
+    folder, streams, depth = None, (sys.stdout, sys.stderr), sys.getrecursionlimit()
+    with suppress(OSError):  # it may be gone
+        folder = os.getcwd()
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(depth)
+        sys.stdout, sys.stderr = map(_opened, streams, (1, 2))
+        with suppress(OSError):
+            os.chdir(folder or os.curdir)
+
+
+def _opened(stream: Any, handle: int) -> Any:
+    """The stream, or another one to the same place where it was closed."""
+    if not getattr(stream, "closed", False):
+        return stream
+    return open(handle, "w", buffering=1, errors="backslashreplace", closefd=False)
+
+
+@contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators, and give them back as they were.
+    """Seed the global generators, and restore them afterwards.
 
     An outcome function should draw from its ``seed``. One that forgets to would otherwise depend on which rows its
     process has measured before, and so on the number of workers.
@@ -89,25 +113,8 @@ def seeded(seed: int) -> Iterator[None]:
             torch.set_rng_state(torchs)
 
 
-def brief(error: BaseException) -> str:
-    r"""Error in one line, as it can be shown anywhere.
-
-    Examples
-    --------
-    >>> brief(ValueError("no\n  good"))
-    'ValueError: no good'
-    """
-    try:
-        text = str(error)
-    except Exception:
-        text = "its message cannot be shown"
-    text = safe_text(" ".join(text[: 100 * LONGEST_REASON].split())[:LONGEST_REASON])
-    kind = "" if isinstance(error, InputError) else type(error).__name__
-    return ": ".join(part for part in (kind, text) if part)
-
-
 def report() -> str:
-    """Traceback of the error that is being handled, as much of it as anybody would read."""
+    """Traceback of the error that is being handled, cut to a readable length."""
     try:
         text = traceback.format_exc()
     except Exception as error:  # a message can fail in more ways than traceback knows of

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from numbers import Number
 from typing import Any
 
 import numpy as np
 
 from whence.errors import InputError, some_of
+from whence.outcomes.checks import Floats, unmasked
 from whence.outcomes.ledger import ALONE
-from whence.outcomes.subset import Floats
+from whence.outcomes.sheets import flat_record
 
 
 def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
@@ -18,8 +21,8 @@ def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
     Parameters
     ----------
     returned : float, array of shape (T,), or mapping of str to either
-        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … Text by name
-        is left out: see `texts_of`.
+        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … and those of
+        a mapping within the mapping ``name.metric``. Text by name is left out: see `texts_of`.
 
     Examples
     --------
@@ -54,7 +57,7 @@ def texts_of(returned: Any) -> tuple[str, ...]:
     """
     if not isinstance(returned, Mapping):
         return ()
-    return tuple(str(name) for name, value in returned.items() if _is_text(value))
+    return tuple(name for name, value in flat_record(returned) if _is_text(value))
 
 
 def _is_text(value: Any) -> bool:
@@ -65,9 +68,9 @@ def _is_text(value: Any) -> bool:
 
 def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
     """Names, and values with ``lead`` leading dimensions (0 for one row, 1 for a batch), shape (…, T)."""
-    given = returned if isinstance(returned, Mapping) else {ALONE: returned}
     aside = texts_of(returned)
-    given = {name: value for name, value in given.items() if str(name) not in aside}
+    given = dict(flat_record(returned if isinstance(returned, Mapping) else {ALONE: returned}))
+    given = {name: value for name, value in given.items() if name not in aside}
     if not given:
         beside = f", only text ({some_of(aside)})" if aside else ""
         raise InputError(
@@ -85,17 +88,21 @@ def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
         parts.append(array)
     if len({part.shape[:lead] for part in parts}) > 1:
         shapes = ", ".join(f"{name} {part.shape[0]}" for name, part in zip(given, parts, strict=True))
-        raise InputError(f"All metrics of a batch must have as many rows. They have: {shapes}.")
+        raise InputError(f"All metrics of a batch must have the same number of rows. They have: {shapes}.")
     return tuple(names), np.concatenate(parts, axis=-1)
 
 
 def _numbers(value: Any, name: str, lead: int) -> Floats:
-    if hasattr(value, "detach"):  # a tensor, wherever it lives and whatever its precision
+    real = "complex" not in str(getattr(value, "dtype", ""))
+    if real and hasattr(value, "detach"):  # a tensor, wherever it lives and whatever its precision
         value = value.detach().double().cpu().numpy()
     try:
-        array = np.asarray(value)
+        array = np.asarray(unmasked(value))
     except ValueError as error:
         raise InputError(f"The '{name}' returned by the outcome function is not a regular array of numbers.") from error
+    if array.dtype == object and all(isinstance(one, Number) for one in array.flat):
+        with suppress(TypeError, OverflowError):  # exact numbers of Python, such as a large integer
+            array = array.astype(np.float64)
     if array.dtype.kind not in "biuf":
         what = "nothing (None)" if value is None else f"a {type(value).__name__}"
         raise InputError(

@@ -7,8 +7,9 @@ import os
 from multiprocessing.connection import Connection
 from typing import Any
 
+from whence.errors import brief
 from whence.measuring.pool import Broken, Measured, Ready
-from whence.measuring.rows import Job, brief, in_this_process, measure_row
+from whence.measuring.rows import Job, in_this_process, measure_row
 from whence.outcomes.subset import Subset
 
 
