@@ -124,18 +124,26 @@ def all_subsets(K: int) -> np.ndarray:
 
 
 def shapley_and_pairs(world: World) -> tuple[np.ndarray, np.ndarray]:
-    """Return Shapley values (K, T) and Shapley interactions (K, K, T), from the expected outcomes of all subsets."""
+    """Return Shapley values (K, T) and Shapley interactions (K, K, T), from the expected outcomes of all subsets.
+
+    Both are sums over subsets of outcomes times a weight, which depends on the size and on which of the tasks are in.
+    """
     K, T = world.n_tasks, len(world.functions)
-    table = world.mean(all_subsets(K)).reshape((2,) * K + (T,))
-    sizes = all_subsets(K - 1).sum(1).astype(int)
-    smaller = all_subsets(K - 2).sum(1).astype(int)
-    weight = np.array([factorial(s) * factorial(K - s - 1) / factorial(K) for s in range(K)])[sizes]
-    pair_weight = np.array([factorial(s) * factorial(K - s - 2) / factorial(K - 1) for s in range(K - 1)])[smaller]
-    values, together = np.empty((K, T)), np.zeros((K, K, T))
-    for k in range(K):
-        change = np.diff(table, axis=k).squeeze(k)
-        values[k] = weight @ change.reshape(-1, T)
-        for j in range(k + 1, K):
-            second = np.diff(change, axis=j - 1)
-            together[k, j] = together[j, k] = pair_weight @ second.reshape(-1, T)
+    values, together = np.zeros((K, T)), np.zeros((K, K, T))
+    every = all_subsets(K)
+    for start in range(0, len(every), BLOCK):
+        S = every[start : start + BLOCK]
+        out, size, f = 1 - S, S.sum(1).astype(int), world.mean(S)
+        values += S.T @ (_weight(size - 1, K)[:, None] * f) - out.T @ (_weight(size, K)[:, None] * f)
+        for t in range(T):
+            both, one, none = (_weight(size - n, K - 1) * f[:, t] for n in (2, 1, 0))
+            apart = (S.T * one) @ out
+            together[:, :, t] += (S.T * both) @ S - apart - apart.T + (out.T * none) @ out
+    together[np.arange(K), np.arange(K)] = 0.0
     return values, together
+
+
+def _weight(size: np.ndarray, K: int) -> np.ndarray:
+    """Return how likely it is that in a random order so many of the others come before a given one of K tasks."""
+    known = np.array([factorial(s) * factorial(K - s - 1) / factorial(K) for s in range(K)])
+    return np.where((size >= 0) & (size < K), known[np.clip(size, 0, K - 1)], 0.0)

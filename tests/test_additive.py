@@ -132,7 +132,26 @@ def test_ridge_agrees_with_ridgecv():
     surrogate = AdditiveSurrogate().fit(X, Y)
     reference = RidgeCV(surrogate._alphas, alpha_per_target=True).fit(X, Y)
     np.testing.assert_allclose(surrogate.alpha_, reference.alpha_)
-    np.testing.assert_allclose(surrogate.coef_, reference.coef_.T, atol=1e-8)
+    apart = np.linalg.norm(surrogate.coef_ - reference.coef_.T) / np.linalg.norm(reference.coef_)
+    assert apart < 0.1, "with this many runs, averaging penalties should hardly matter"
+
+
+@pytest.mark.parametrize("shape", [(60, 8), (15, 30)])
+def test_coefficients_are_those_of_all_penalties_weighted_by_their_evidence(shape):
+    """Evidence by the density of contrasts between runs, which know nothing of the mean, with a scale unknown."""
+    X, Y, _ = table(*shape, T=2, noise=2.0)
+    surrogate = AdditiveSurrogate().fit(X, Y)
+    contrasts = np.linalg.svd(np.ones((1, len(X))))[2][1:]
+    for t in range(2):
+        logs, coefs = [], []
+        for alpha in surrogate._alphas:
+            covariance = contrasts @ (np.eye(len(X)) + X @ X.T / alpha) @ contrasts.T
+            seen = contrasts @ Y[:, t]
+            square = seen @ np.linalg.solve(covariance, seen)
+            logs.append(-np.linalg.slogdet(covariance)[1] / 2 - len(seen) / 2 * np.log(square))
+            coefs.append(ridge_by_solving(X, Y[:, [t]], alpha)[0][:, 0])
+        weights = np.exp(np.array(logs) - max(logs))
+        np.testing.assert_allclose(surrogate.coef_[:, t], weights @ coefs / weights.sum(), rtol=1e-6, atol=1e-9)
 
 
 def test_leave_one_out_leaves_out_a_whole_subset():
@@ -188,7 +207,7 @@ def test_few_runs_of_amounts_of_different_size_are_predicted_as_by_the_better_sc
         scaled = make_pipeline(StandardScaler(), RidgeCV(alphas)).fit(X, Y)
         standardised.append(score(scaled.predict(new), truth))
         plain.append(score(RidgeCV(alphas * X.var()).fit(X, Y).predict(new), truth))
-    assert np.mean(ours) > max(np.mean(standardised), np.mean(plain)) - 0.07
+    assert np.mean(ours) > max(np.mean(standardised), np.mean(plain)) - 0.05
     assert np.mean(ours) > min(np.mean(standardised), np.mean(plain)) + 0.05, "the scaling should matter here"
 
 
@@ -196,20 +215,22 @@ def test_ridge_in_units_of_the_columns_is_ridge_of_scaled_columns():
     X, Y, new, _ = amounts(0, in_own_units=True)
     surrogate = AdditiveSurrogate().fit(X, Y)
     assert not np.allclose(surrogate._unit, 1.0)
-    scaled = AdditiveSurrogate("ridge", alpha=float(surrogate.alpha_[0])).fit(X * surrogate._unit, Y[:, 0])
-    np.testing.assert_allclose(surrogate.coef_[:, 0], scaled.coef_[:, 0] * surrogate._unit)
-    np.testing.assert_allclose(surrogate.predict(new)[:, 0], scaled.predict(new * surrogate._unit))
+    scaled = [AdditiveSurrogate(alpha=alpha).fit(X * surrogate._unit, Y[:, 0]) for alpha in surrogate._alphas]
+    beliefs = surrogate._beliefs[:, 0]
+    coef = beliefs @ [one.coef_[:, 0] for one in scaled]
+    np.testing.assert_allclose(surrogate.coef_[:, 0], coef * surrogate._unit)
+    expected = beliefs @ [one.predict(new * surrogate._unit) for one in scaled]
+    np.testing.assert_allclose(surrogate.predict(new)[:, 0], expected)
     # The variance of a run in closed form is that of the page's formula.
     form = surrogate.run_variance(np.arange(4))
     away = (new - form["center"]) * form["unit"]
     along = away @ form["basis"]
     coef = form["basis"].T @ (surrogate.coef_ / form["unit"][:, None])
-    np.testing.assert_allclose(form["along"].T, coef)
     for t in range(4):
         per = (form["spread"][t] / (form["spectrum"][:, None] + form["penalties"])).sum(1)
         variance = form["constant"][t] + along**2 @ per + form["rest"][t] * ((away**2).sum(1) - (along**2).sum(1))
         for share, penalty in zip(form["shares"][t], form["penalties"], strict=True):
-            moved = coef[:, t] * ((form["spectrum"] + form["penalty"][t]) / (form["spectrum"] + penalty) - 1)
+            moved = form["gradient"][t] / (form["spectrum"] + penalty) - coef[:, t]
             variance += share * (along @ moved) ** 2
         np.testing.assert_allclose(surrogate.predict(new, return_std=True)[1][:, t], np.sqrt(variance))
 
@@ -484,10 +505,10 @@ def test_order_of_rows_and_tasks_does_not_matter(penalty):
 
 def test_many_targets_take_seconds():
     X, Y, _ = table(400, 30, T=4000)
-    start = time.perf_counter()
+    start = time.process_time()
     surrogate = AdditiveSurrogate().fit(X, Y)
     surrogate.predict(X[:100], return_std=True)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     for t in (0, 255, 256, 3999):
         one = AdditiveSurrogate().fit(X, Y[:, t])
         np.testing.assert_allclose(one.coef_[:, 0], surrogate.coef_[:, t], atol=1e-10)

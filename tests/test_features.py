@@ -33,6 +33,25 @@ def runs_of_labels(seed=0, *, useful=True):
     return train, new, frame, effects
 
 
+def uses_of_features(weight):
+    """In how many of 60 small tables a ridge uses features that effects rest on with this weight."""
+    uses = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        features = rng.normal(size=(20, 3))
+        S = rng.integers(0, 2, (20, 20)).astype(float)
+        y = S @ (rng.normal(size=20) + weight * features[:, 0])
+        y += 0.5 * y.std() * rng.normal(size=20)
+        given, blind = AdditiveSurrogate(features=features).fit(S, y), AdditiveSurrogate().fit(S, y)
+        uses += not np.allclose(given.coef_, blind.coef_)
+    return uses
+
+
+def test_useless_features_are_left_alone_and_useful_ones_are_used():
+    assert uses_of_features(0.0) <= 6
+    assert uses_of_features(3.0) >= 55
+
+
 def test_labels_tell_more_tasks_apart_than_there_are_runs():
     train, new, frame, effects = runs_of_labels()
     blind, told = fit(train, surrogate="additive", n_folds=None), fit(train, features=frame)
@@ -58,8 +77,8 @@ def test_features_are_a_prior_covariance_of_effects():
     prior = surrogate._unit @ surrogate._unit.T
     X = train.subsets - train.subsets.mean(0)
     y = train.values - train.values.mean(0)
-    alpha = float(surrogate.alpha_[0])
-    expected = prior @ X.T @ np.linalg.solve(X @ prior @ X.T + alpha * np.eye(len(X)), y)
+    each = [prior @ X.T @ np.linalg.solve(X @ prior @ X.T + a * np.eye(len(X)), y) for a in surrogate._alphas]
+    expected = (surrogate._beliefs[:, None, :] * each).sum(0)
     np.testing.assert_allclose(surrogate.coef_, expected, atol=1e-8)
     same = frame["domain"].to_numpy() == frame["domain"].iloc[0]
     assert prior[0, same][1:] == pytest.approx(prior[0, same][1])

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import oracles
 import whence
+from whence.display.report import findings
 from whence.display.report.packing import inflated
 from whence.errors import DataWarning, InputError
+from whence.evaluation import learning_curve
+from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED
-from whence.surrogates.trust import typical_slopes
+from whence.surrogates.rungs import Rung
+from whence.surrogates.trust import _in_doubt, typical_slopes
 
 TASKS = list("abcdef")
 EFFECTS = np.array([1.0, -0.8, 0.5, 0.0, -0.3, 0.2])
@@ -140,7 +147,7 @@ def test_mixtures_and_subsets_do_not_go_together():
     mixtures = whence.Outcomes(weights, weights[:, 0], TASKS, ["loss"])
     with pytest.raises(InputError, match=r"are of mixture weights and the true runs of tasks in or out \(0/1\)"):
         whence.fit(true_runs(), estimates=mixtures)
-    with pytest.raises(InputError, match="takes at least one true run to go with"):
+    with pytest.raises(InputError, match="need at least one true run"):
         whence.fit(true_runs(0), estimates=mixtures)
 
 
@@ -165,7 +172,7 @@ def test_a_model_that_does_not_know_its_uncertainty_is_refused():
     from sklearn.ensemble import RandomForestRegressor
 
     forest = whence.fit(estimates(), surrogate=RandomForestRegressor(5, random_state=0), n_folds=None)
-    with pytest.raises(InputError, match=r"A RandomForestRegressor does not know how uncertain it is\. Fit the merge"):
+    with pytest.raises(InputError, match=r"A RandomForestRegressor predicts no std\. Fit the merge"):
         whence.fit(true_runs(), estimates={"merge": forest})
 
 
@@ -240,6 +247,12 @@ def test_the_trust_in_estimates_is_told_with_what_held_out_runs_say(learned):
     assert "Trust in the estimates" not in str(alone)
 
 
+def test_a_choice_that_scored_lower_than_a_part_of_it_says_that_the_runs_are_too_few():
+    scores = {"lds": 0.48, "lds_estimates": 0.66, "lds_true_runs": 0.68}
+    assert _in_doubt(scores, 9) == " (on 9 subsets, too few to tell these apart)"
+    assert _in_doubt(scores, 1000) == _in_doubt({**scores, "lds": 0.7}, 9) == ""
+
+
 def test_with_too_few_true_runs_it_says_that_trust_is_unchecked(learned):
     told = str(whence.fit(true_runs(3), estimates=learned))
     assert "not checked, which takes 4 true runs of different subsets" in told
@@ -262,7 +275,7 @@ def test_true_runs_alone_are_chosen_where_they_do_better(monkeypatch, learned):
     model = whence.fit(true_runs(24), estimates=learned)
     assert FUSED not in model.parts[0].weights
     if not set(model.parts[0].weights) & {RANK_FUSED, ESTIMATES}:
-        assert "Trust in the estimates: none, as true runs alone predict held-out runs better; rank corr" in str(model)
+        assert "Trust in the estimates: none: predictions rest on the true runs alone; rank corr" in str(model)
 
 
 class _Nonsense(whence.CombinedSurrogate):
@@ -329,3 +342,21 @@ def test_a_report_of_a_fused_model_is_written(tmp_path, learned):
     whence.report(whence.fit(true_runs(), estimates=learned), tmp_path / "page.html")
     data = re.search(r'id="data"[^>]*>([^<]+)<', (tmp_path / "page.html").read_text(encoding="utf-8")).group(1)
     assert "estimates times a learned slope" in str(inflated(data.strip()))
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_the_learning_curve_does_not_know_the_estimates_of_held_out_runs():
+    """Estimates that are exact: of what subsets have of their own, they tell those that they have been made for."""
+    rng = np.random.default_rng(0)
+    S = np.unique(rng.integers(0, 2, (150, 12)), axis=0).astype(float)
+    values = S @ rng.normal(size=12) / 2 + rng.normal(size=len(S))
+    memory = whence.fit(whence.Outcomes(S, values), surrogate=whence.KernelSurrogate(alpha=1e-3, gamma=0.3), n_folds=5)
+    runs = whence.Outcomes(S[:40], values[:40])
+    fused = FusedSurrogate((Rung.of("exact", memory, np.arange(1)),)).fit(runs.subsets, runs.values)
+    model = whence.Model(runs, (replace(memory.parts[0], surrogate=fused),))
+    seen = learning_curve(runs, lambda train: whence.fit(train, surrogate=clone(fused), n_folds=None))
+    found = findings._curve(model, seed=0)
+    assert seen.mean.min() > 0.5
+    assert found.mean.max() < whence.lds(memory.held_out()[0][:40], runs).mean
+    average = AveragedSurrogate({"fused": fused}, np.ones((1, 1))).fit(runs.subsets, runs.values)
+    np.testing.assert_array_equal(average.unseen().predict(S), fused.unseen().predict(S))

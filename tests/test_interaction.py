@@ -67,11 +67,12 @@ def test_scores_are_symmetric_with_a_zero_diagonal(name, rule):
 
 @every_rule
 @pytest.mark.parametrize("name", ["poly 1", "ridge", "ols"])
-def test_additive_surrogates_have_no_interactions_and_know_it(name, rule):
+def test_additive_surrogates_have_no_interactions_and_say_that_they_cannot_see_any(name, rule):
     found = interactions(fitted(name, table(30, 5)), rule)
     np.testing.assert_allclose(found.scores, 0, atol=1e-8)
     np.testing.assert_allclose(found.std, 0, atol=1e-6)
-    assert found.how == "exact"
+    assert found.how == "the surrogate adds up tasks, so that it cannot see pairs"
+    assert found.how in str(found)
 
 
 @every_rule
@@ -219,7 +220,7 @@ def test_pairs_are_the_same_however_many_are_worked_on_at_a_time(block, monkeypa
 def test_mixture_weights_are_refused(rule):
     W = np.random.default_rng(0).dirichlet(np.ones(3), 30)
     model = fit(Outcomes(W, W[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=1.0), n_folds=None)
-    with pytest.raises(InputError, match=f"The rule '{rule} interactions' is about tasks that are in or out"):
+    with pytest.raises(InputError, match=f"The rule '{rule} interactions' needs tasks that are in or out"):
         interactions(model, rule)
 
 

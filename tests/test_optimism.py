@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import whence
-from whence.answers.optimism import ALIKE_RUNS, FURTHEST, _curve, _measured, _noise, _tails, expected_of_chosen
+from whence.answers.optimism import ALIKE_RUNS, FURTHEST, TAIL, _curve, _measured, _noise, _tails, expected_of_chosen
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
@@ -41,6 +43,8 @@ def coverage_at_the_choice(shape, outcome, replicates):
         ("threshold", "gaussian", 1),
         ("pairs", "skewed", 1),
         ("pairs", "success rates", 2),
+        ("product", "gaussian", 1),
+        ("saturating", "gaussian", 1),
     ],
 )
 def test_the_interval_of_the_recommended_subset_holds(shape, outcome, replicates):
@@ -49,47 +53,88 @@ def test_the_interval_of_the_recommended_subset_holds(shape, outcome, replicates
     assert own > plain
 
 
+@pytest.mark.filterwarnings("ignore:There are .* distinct subsets")
+def test_a_handful_of_subsets_does_not_lead_the_expected_outcome_astray():
+    """Ten subsets, each run three times: tails of so few are chance, and must not bend what is expected."""
+    off = []
+    for seed in range(8):
+        rng = np.random.default_rng([seed, 30])
+        world = World.draw("pairs", "gaussian", 12, 1, rng)
+        S = draw_subsets("coin flips", 12, 30, 3, rng)
+        found = whence.select(whence.fit(whence.Outcomes(S, world.run(S, rng), maximize=True)))
+        truth = world.mean(found.subset[None])[0, 0]
+        off.append([abs(found.expected[0] - truth), abs(found.predicted[0] - truth)])
+    expected, predicted = np.mean(off, axis=0)
+    assert expected < 1.2 * predicted
+
+
 def test_errors_that_grow_with_the_prediction_are_seen():
     """Predictions are too high by a tenth of their height, and twice as uncertain two deviations up."""
     rng = np.random.default_rng(0)
     heights = rng.normal(size=4000)
     errors = -0.1 * heights + np.exp(0.35 * heights) * rng.normal(size=4000)
-    mean, std, freedom = _curve(errors, np.append(heights, 2.0))
+    mean, std, freedom = _curve(errors, np.append(heights, 2.0), np.ones(4000))
     np.testing.assert_allclose([mean, std], [-0.2, np.hypot(np.exp(0.7), 0.2)], atol=0.1)
     assert freedom > 100
 
 
 def test_few_errors_say_little():
-    mean, std, freedom = _curve(np.array([0.1, -1.0, 0.6, 0.3]), np.array([-1.0, 0.0, 0.5, 0.5, 4.0]))
+    errors, heights = np.array([0.1, -1.0, 0.6, 0.3]), np.array([-1.0, 0.0, 0.5, 0.5, 4.0])
+    mean, std, freedom = _curve(errors, heights, np.ones(4))
     assert abs(mean) < 0.5
     assert std > 1
     assert freedom < 10
+    repeated = _curve(np.repeat(errors, 3), np.append(np.repeat(heights[:-1], 3), 4.0), np.full(12, 1 / 3))
+    np.testing.assert_allclose(repeated, (mean, std, freedom))  # runs of one subset count as one
 
 
 def test_an_interval_reaches_further_on_the_side_of_a_long_tail():
     """Of a power of uniform numbers the quantiles are known; few runs tell little of tails, and none everything."""
     n = 2001
     values = ((np.arange(n) + 0.5) / n) ** 1.5
-    ratio = (0.9**1.5 - 0.5**1.5) / (0.5**1.5 - 0.1**1.5)
+    ratio = ((1 - TAIL) ** 1.5 - 0.5**1.5) / (0.5**1.5 - TAIL**1.5)
     lower, upper = _tails(values)
     assert lower == 1.0
     np.testing.assert_allclose(upper, ratio ** (n / (n + ALIKE_RUNS)), rtol=1e-3)
     np.testing.assert_allclose(_tails(-values), [upper, 1.0])
-    assert 1 < _tails(values[::200])[1] < np.sqrt(upper) + 0.05
-    assert _tails(values**4) == (1.0, FURTHEST)
+    assert 1 < _tails(values[::200])[1] < np.sqrt(upper) + 0.1
+    assert _tails(values**8) == (1.0, FURTHEST)
     assert _tails(np.zeros(5)) == (1.0, 1.0)
+
+
+def test_an_interval_reaches_further_on_both_sides_where_outcomes_are_not_normal():
+    normal = norm.ppf((np.arange(2000) + 0.5) / 2000)
+    np.testing.assert_allclose(_tails(normal), 1.0, atol=0.01)
+    power = norm.ppf([0.75, 1 - TAIL]) ** 1.5
+    longer = power[1] / power[0] / (norm.ppf(1 - TAIL) / norm.ppf(0.75))
+    np.testing.assert_allclose(_tails(np.sign(normal) * np.abs(normal) ** 1.5), longer, rtol=0.02)
 
 
 def test_a_run_of_the_subset_counts_for_as_much_as_its_noise_allows():
     lucky = np.array([3.0])
-    once, _ = _measured(lucky, 0.0, 1.0, (0.0, 0))
+    once, _, others = _measured(lucky, 0.0, 1.0, (0.0, 0))
+    assert others == 1  # without replicates, other predictions say how wide the interval is
     np.testing.assert_allclose(once, 1.5)  # nothing is known of the noise: half way
-    noisy, std = _measured(lucky, 0.0, 1.0, (50 * 0.9, 50))
-    exact, exact_std = _measured(lucky, 0.0, 1.0, (0.0, 50))
+    noisy, std, much = _measured(lucky, 0.0, 1.0, (50 * 0.9, 50))
+    exact, exact_std, little = _measured(lucky, 0.0, 1.0, (0.0, 50))
     assert noisy < 0.6 < 2.7 < exact
     assert exact_std < 0.4 < 0.9 < std
-    often, _ = _measured(np.full(10, 3.0), 0.0, 1.0, (50 * 0.9, 50))
+    often, _, less = _measured(np.full(10, 3.0), 0.0, 1.0, (50 * 0.9, 50))
     assert noisy < often < exact
+    assert little < 0.15 < less < 0.5 < 0.8 < much
+
+
+def test_a_subset_that_was_run_again_and_again_has_an_interval_of_its_noise():
+    """Outcomes have a long tail of bad subsets, as those of a search: it says nothing of one that was run ten times."""
+    rng = np.random.default_rng(0)
+    S = np.array([row for row in product((0.0, 1.0), repeat=5) if any(row)])[rng.permutation(31)[:12]]
+    best = np.array([1.0, 1, 0, 1, 0])
+    S = np.vstack([S, np.tile(best, (10, 1))])
+    values = np.exp(-(S @ [1.0, 0.8, 0, 0.6, -0.9])) + 0.02 * rng.normal(size=len(S))
+    model = whence.fit(whence.Outcomes(S, values), surrogate="kernel")
+    expected, low, high = (float(end[0]) for end in expected_of_chosen(model, best))
+    np.testing.assert_allclose(expected, values[-10:].mean(), atol=0.03)
+    assert high - low < 0.4
 
 
 def test_the_noise_is_that_of_replicates():

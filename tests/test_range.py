@@ -155,9 +155,9 @@ def test_two_hundred_tasks_are_searched_in_seconds():
     y = S @ rng.normal(size=200) + S[:, 0] * S[:, 1] + 0.5 * rng.normal(size=120)
     with pytest.warns(DataWarning, match="with fewer subsets than tasks"):
         model = whence.fit(whence.Outcomes(S, y, maximize=True), surrogate=whence.KernelSurrogate(), n_folds=None)
-    began = time.perf_counter()
+    began = time.process_time()
     found = whence.select(model)
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20
     neighbours = np.abs(found.subset - np.eye(200))
     sizes = model.outcomes.subsets.sum(1)
     neighbours = neighbours[(neighbours.sum(1) >= sizes.min()) & (neighbours.sum(1) <= sizes.max())]

@@ -113,7 +113,7 @@ def test_what_is_no_model_is_refused(saved, tmp_path):
 
 def test_regressors_of_others_are_not_pickled(tmp_path):
     model = whence.fit(table(), surrogate=LinearRegression(), n_folds=None)
-    with pytest.raises(InputError, match=r"has a LinearRegression of sklearn.* Save the runs instead"):
+    with pytest.raises(InputError, match=r"has LinearRegression of sklearn.* Save the runs instead"):
         model.save(tmp_path / "m.whence")
     assert list(tmp_path.iterdir()) == []
 

@@ -295,7 +295,7 @@ def test_runs_that_were_not_measured_are_not_the_best_run():
         ({"include": ["a"], "exclude": ["a", "b"]}, r"A task cannot be both included and excluded. Got a."),
         ({"include": ["z"]}, r"There is no task 'z'"),
         ({"exclude": "z"}, r"There is no task 'z'"),
-        ({"target": "z"}, r"There is no target 'z'. The targets are: x, y."),
+        ({"target": "z"}, r"There is no target 'z'. There are: x, y."),
         ({}, r"Some targets are to be maximised and some minimised. Name the one to optimise with 'target'"),
         ({"target": "x", "risk": -1}, r"The 'risk' parameter of select must be zero or more. Got -1 instead."),
         ({"target": "x", "risk": np.nan}, r"The 'risk' parameter of select must be zero or more. Got nan instead."),
@@ -435,7 +435,7 @@ def test_a_risky_mixture_is_avoided():
 
 
 def test_attribution_is_about_tasks_in_or_out():
-    with pytest.raises(InputError, match="Selecting with by='attribution' is about tasks that are in or out"):
+    with pytest.raises(InputError, match="Selecting with by='attribution' is for tasks that are in or out"):
         select(mixture_model(surrogate=GIVEN), by="attribution")
 
 

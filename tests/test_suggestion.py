@@ -208,6 +208,12 @@ def test_what_cannot_be_meant_is_refused(arguments, message):
         suggest(model, **arguments)
 
 
+def test_where_every_subset_was_measured_it_says_so():
+    rows = whence.Exhaustive().draw(3)
+    with pytest.raises(InputError, match="Every subset like the measured ones has been measured"):
+        suggest(fit(Outcomes(rows, outcomes_of(rows, 1)), surrogate=GIVEN, n_folds=None))
+
+
 def test_all_that_is_left_can_be_suggested():
     rows = whence.FixedSize(2).draw(5, 6)
     model = fit(Outcomes(rows, outcomes_of(rows)), surrogate=GIVEN, n_folds=None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestRegressor
+from typer.testing import CliRunner
 
 import oracles
 import whence
@@ -16,11 +18,13 @@ from conformance import ADDITIVE, KERNELS, RULES, outcomes_of, subsets
 from whence.answers.effects import as_model
 from whence.answers.rules import RULES as RULE_TABLE
 from whence.answers.rules import Rule
+from whence.cli import app, arguments
 from whence.display.report.export import exported
 from whence.errors import InputError
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.components import ComponentsSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.protocol import Plain, Surrogate, as_surrogate
@@ -91,6 +95,7 @@ def fused_on_ranks():
 SURROGATES = {
     **KERNELS,
     **ADDITIVE,
+    "components": ComponentsSurrogate(),
     "fused": fused(),
     "fused with ranks": fused("rank"),
     "forest": Plain(RandomForestRegressor(10, random_state=0), n_targets=2),
@@ -295,8 +300,18 @@ def test_a_new_rule_is_one_object():
     assert "with few" in pairs._repr_html_()
 
 
-def test_the_command_line_knows_every_rule():
-    from whence.cli.arguments import PairRuleName, RuleName
+def test_the_command_line_takes_a_new_rule(tmp_path, monkeypatch):
+    few = Rule("few", "Few-task", "the change among few", "with few", lambda S, keep_prob: Mixture.over([0.2], [1.0]))
+    monkeypatch.setitem(RULE_TABLE, "few", few)
+    table = pd.DataFrame(oracles.all_subsets(3), columns=list("abc"))
+    table.assign(loss=2 * table["a"] - table["b"]).to_csv(tmp_path / "runs.csv", index=False)
+    for verb in ("attribute", "interactions"):
+        result = CliRunner().invoke(app, [verb, str(tmp_path / "runs.csv"), "-O", "loss", "--rule", "few"])
+        assert result.exit_code == 0, result.output
+        assert "Few-task" in result.output
 
-    assert [rule.value for rule in RuleName] == list(RULE_TABLE)
-    assert [rule.value for rule in PairRuleName] == [name for name, rule in RULE_TABLE.items() if rule.pairs]
+
+def test_the_help_of_the_command_line_names_every_rule():
+    for option, pairs in ((arguments.Rule, False), (arguments.PairRule, True)):
+        words = option.__metadata__[0].help.replace(",", "").split(" (")[0].split()
+        assert set(words) - {"or"} == {name for name, rule in RULE_TABLE.items() if rule.pairs or not pairs}

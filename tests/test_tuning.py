@@ -205,7 +205,10 @@ def test_large_tables_are_tuned_on_a_seeded_sample(monkeypatch):
     monkeypatch.setattr(
         CombinedKernel,
         "negative_log_evidence",
-        lambda self, theta, X, Z, counts: (seen.append((X, Z, counts)), evidence(self, theta, X, Z, counts))[1],
+        lambda self, theta, X, Z, counts, *room: (
+            seen.append((X, Z, counts)),
+            evidence(self, theta, X, Z, counts, *room),
+        )[1],
     )
     monkeypatch.setattr(tuning, "TUNING_TARGETS", 4)
     found = [family.fit(X, Z, counts, mean=mean, std=std, max_iter=5, seed=seed, max_runs=10)[0] for seed in (0, 0, 1)]

@@ -91,7 +91,7 @@ class Attribution(Shown):
     def to_frame(self, level: float = 0.9, top: int | None = None) -> pd.DataFrame:
         """Return one row per task and target, the most helpful first; or per pair and target, the strongest first.
 
-        ``top`` keeps so many of each target.
+        ``top`` limits the rows of each target.
         """
         import pandas as pd
 
@@ -139,16 +139,16 @@ def attribute(
     ----------
     model : Model or fitted scikit-learn regressor
     rule : {"shapley", "banzhaf", "loo", "inclusion", "shift"} or Rule, optional
-        The change when a task is added, averaged over the other tasks: over all sizes alike ("shapley"), over coin
-        flips ("banzhaf"), to all others (the paper's leave-one-out, "loo"); or the mean over subsets of the design
-        that include it minus the mean over all ("inclusion", the paper's random-ensemble score less its average).
-        For mixture weights, "shift": the change when a task takes over a tenth of the average mixture. Where not given,
-        "shapley", or "shift" for mixtures.
+        The change when a task is added to some of the others: averaged over all sizes equally ("shapley"), over all
+        subsets equally ("banzhaf"), or added to all of them (the paper's leave-one-out, "loo"). "inclusion": the mean
+        over subsets of the design that include the task minus the mean over all of them (the paper's random-ensemble
+        score minus its average). "shift", for mixtures: the change when a task takes over a tenth of the average
+        mixture. Default: "shapley", or "shift" for mixtures.
     keep_prob : float, optional
-        For "inclusion": how often a task is in, each by itself. If not given, the design is that of the runs: subsets
-        of one size, coin flips at their rate, or else the runs' own subsets, with a sampling error.
+        For "inclusion": the probability that a task is in, independently of the others. Default: the design of the
+        runs, that is subsets of one size, coin flips at their rate, or the runs' own subsets, with a sampling error.
     seed : int
-        For surrogates whose effects have to be sampled.
+        For surrogates whose effects must be sampled.
 
     Examples
     --------
@@ -176,8 +176,8 @@ def refuse_mixtures(model: Model, rule: str) -> None:
     """Raise for tables of mixture weights, on which a task is not simply in or out."""
     if not model.outcomes.is_binary:
         raise InputError(
-            f"The rule {rule!r} is about tasks that are in or out, and this table has mixture weights. "
-            "Attribute with {rule}, or code the tasks as 0/1.",
+            f"The rule {rule!r} needs tasks that are in or out, but this table has mixture weights. "
+            "Use {rule}, or code the tasks as 0/1.",
             rule="shift",
         )
 

@@ -121,7 +121,7 @@ def mixtures_of(
     if must_not.all():
         raise InputError("Every task is excluded. Leave at least one in.")
     if available and not total:
-        raise InputError("What sources have is in tokens: give {total} too.", total=None)
+        raise InputError("Available tokens need a total: give {total} too.", total=None)
     least = np.where(must == 1, LEAST_INCLUDED, 0.0)
     most = 1 - must_not
     for name, (low, high) in (bounds or {}).items():

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 
 from whence.answers.attribution import Attribution, refuse_mixtures, warn_of_extrapolation
-from whence.answers.effects import as_model, effects, pair_contrast_effects
+from whence.answers.effects import Effects, as_model, effects, pair_contrast_effects
 from whence.answers.rules import Contrasts, Rule, find_rule
-from whence.errors import InputError
+from whence.errors import InputError, some_of
 from whence.outcomes.sizes import LONGEST, refuse_too_large, refuse_too_long
 from whence.surrogates.model import Model
 
 COPIES = 12  # arrays of all pairs that are held at the same time
 PAIRS_PER_SECOND = 1.5e10  # times the squared runs of a process
+NOTHING = 1e-6  # of the spread of an outcome: pairs that are never larger, for certain, are not there
 
 
 def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -> Attribution:
@@ -28,10 +29,10 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
     ----------
     model : Model or fitted scikit-learn regressor
     rule : {"shapley", "banzhaf", "loo", "shift"} or Rule, optional
-        Averaged over the other tasks as in Shapley's or Banzhaf's index, or the second difference at the full set (the
-        entries of the paper's H_s); "shift" is for mixtures. Where not given, "shapley", or "shift" for mixtures.
+        Average over the other tasks as in Shapley's or Banzhaf's index, or take the second difference at the full set
+        ("loo", the entries of the paper's H_s). "shift" is for mixtures. Default: "shapley", or "shift" for mixtures.
     seed : int
-        For surrogates whose effects have to be sampled.
+        For surrogates whose effects must be sampled.
 
     Examples
     --------
@@ -46,14 +47,27 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
     rule = find_rule(rule, model.outcomes.subsets, pairs=True)
     _refuse_too_many(model)
     if rule.asks_pairs is not None:
-        return Attribution.of(model, rule, pair_contrast_effects(model, rule.asks_pairs(model.subsets)))
+        found = pair_contrast_effects(model, rule.asks_pairs(model.subsets))
+        return Attribution.of(model, rule, found._replace(how=_how(model, found)))
     refuse_mixtures(model, f"{rule.name} interactions")
     warn_of_extrapolation(model, rule)
     asked = rule.asks(model.subsets, None)
     if isinstance(asked, Contrasts):
         raise InputError(f"The rule {rule.name!r} compares given subsets, and is for single tasks only.")
     # The index of a pair is the integral over q of its second difference, a polynomial of degree K − 2.
-    return Attribution.of(model, rule, effects(model, 2, asked, seed=seed))
+    found = effects(model, 2, asked, seed=seed)
+    return Attribution.of(model, rule, found._replace(how=_how(model, found)))
+
+
+def _how(model: Model, found: Effects) -> str:
+    """How scores were computed; of surrogates that have no pairs for some targets, that they cannot see them."""
+    runs = model.outcomes
+    if runs.n_tasks < 2 or not runs.n_runs:
+        return found.how
+    sizes = np.maximum(np.abs(found.scores), found.std).max((0, 1))
+    blind = sizes < NOTHING * np.nanstd(runs.values, axis=0)
+    whose = "" if blind.all() else f" of {some_of([runs.target_names[t] for t in np.flatnonzero(blind)])}"
+    return f"the surrogate{whose} adds up tasks, so that it cannot see pairs" if blind.any() else found.how
 
 
 def pair_work(model: Model) -> float:

@@ -79,7 +79,7 @@ def objective_of(
     """Return the objective: a target, the mean of all (also "mean"), a weighted sum of some, or the worst of them."""
     if target is not None and (weights or worst):
         raise InputError(
-            "Give one {target}, or {weights} or {worst} of several.", target=None, weights=None, worst=True
+            "Give {target} for one outcome, or {weights} or {worst} for several.", target=None, weights=None, worst=True
         )
     target = None if target == MEAN and MEAN not in model.target_names else target
     if not weights and not worst:
@@ -89,6 +89,9 @@ def objective_of(
         words = f"predicted {name}" if n == 1 else f"mean prediction over {n} targets"
         one = np.ones(n)
         return Objective(words, columns, way * one, one, 0 * one, one / n, worst=False, shown=way)
+    if weights:
+        runs = model.outcomes
+        weights = {name: weight for given, weight in weights.items() for name in runs.targets(given).target_names}
     names = list(weights or model.target_names)
     share = np.array(list((weights or dict.fromkeys(names, 1.0)).values()), dtype=np.float64)
     if not (np.isfinite(share) & (share > 0)).all():

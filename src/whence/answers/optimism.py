@@ -4,13 +4,13 @@ The prediction of a subset chosen as the best is partly chance, and it lies wher
 high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
 of the prediction, correct the prediction and say how wide its interval has to be. Where outcomes have a long tail on
 one side, the interval reaches further on that side. Where the subset itself was run, its own outcomes count for as much
-as their noise allows, and not for more.
+as their noise allows, and not for more; where replicates tell that noise, what other predictions came to counts less.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import ndtri, stdtrit
 
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
@@ -22,13 +22,14 @@ from whence.surrogates.posterior import LEVEL
 MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
 # The std at the chosen subset is at least this share of the typical one of held-out runs predicted about as high.
 LEAST_STD = 0.7
-# Heights beyond so many standard deviations of held-out predictions count as this high: a parabola knows no more.
+# Heights are cut at this many standard deviations of held-out predictions, beyond which the parabola is not reliable.
 HIGHEST = 4
 FEWEST_HELD_OUT = 4
 FEWEST_FREEDOM = 3
 # The tails of outcomes are compared beyond these quantiles; as many runs as the guess that they are alike is worth;
 # and an end never reaches further than so many times.
-TAIL, ALIKE_RUNS, FURTHEST = 0.1, 20, 2.0
+TAIL, ALIKE_RUNS, FURTHEST = 0.05, 10, 4.0
+NORMAL_TAIL = float(ndtri(TAIL) / ndtri(0.25))
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
 GUESSED_RUNS = 4
 
@@ -46,38 +47,43 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
             half_width[t] = std[t] * _student(model.n_subsets - 2)
             continue
         alike = np.argsort(np.abs(mean - predicted[t]), kind="stable")[: max(FEWEST_HELD_OUT, len(mean) // 4)]
-        width = max(std[t], LEAST_STD * np.median(spread[alike]))
+        width, others = max(std[t], LEAST_STD * np.median(spread[alike])), 1.0
         if own[known].any():
             noise = _noise(model.outcomes.subsets[known], values)
-            expected[t], own_width = _measured(values[own[known]], mean[own[known]][0], spread[own[known]][0], noise)
-            width = max(width, own_width)
+            expected[t], own_width, others = _measured(
+                values[own[known]], mean[own[known]][0], spread[own[known]][0], noise
+            )
+            width = own_width * max(width / own_width, 1.0) ** others
         # Where held-out predictions hardly differ, none of them is high.
         center, scale = mean.mean(), max(mean.std(), 0.5 * np.median(spread))
         heights = (np.append(mean, predicted[t]) - center) / scale
-        shift, stretch, freedom = _curve((values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST))
-        expected[t] += width * shift
-        half_width[t], tails[t] = width * stretch * _student(freedom), _tails(values)
+        tails[t] = _tails(values)
+        shares = _shares(model.outcomes.subsets[known])
+        shift, stretch, freedom = _curve((values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST), shares)
+        expected[t] += width * shift * others
+        half_width[t] = width * stretch**others * _student(freedom)
+        tails[t] **= others
     return expected, expected - half_width * tails[:, 0], expected + half_width * tails[:, 1]
 
 
-def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
+def _curve(errors: Array, heights: Array, shares: Array) -> tuple[float, float, float]:
     """Return mean, std and degrees of freedom of the error at the last of the heights.
 
-    Errors (n,) are those at the other heights, in standard deviations of a new run. Their mean is a parabola over the
-    height and the logarithm of their variance a line, both close to zero a priori; both are fitted in turn. The mean is
-    counted as uncertain by as much as it is large.
+    Errors (n,) are those at the other heights, in standard deviations of a new run, and count for as much as their
+    ``shares`` (n,). Their mean is a parabola over the height and the logarithm of their variance a line, both close to
+    zero a priori; both are fitted in turn. The mean is counted as uncertain by as much as it is large.
     """
     basis = np.stack([np.ones_like(heights), heights, (heights**2 - 1) / 2], axis=1)
     X, x, U, u = basis[:-1], basis[-1], basis[:-1, :2], basis[-1, :2]
     precision, prior = np.eye(3) / MEAN_PRIOR**2, np.diag([1.0, 1 / VARIANCE_PRIOR**2])
-    information = U.T @ U / 2 + prior
+    information = (U.T * shares) @ U / 2 + prior
     log_variance = np.zeros(2)
     for _ in range(50):
-        weight = np.exp(-U @ log_variance)
+        weight = shares * np.exp(-U @ log_variance)
         covariance = np.linalg.inv((X.T * weight) @ X + precision)
         mean = covariance @ (X.T @ (weight * errors))
         square = (errors - X @ mean) ** 2 + np.einsum("ij,jk,ik->i", X, covariance, X)
-        step = np.linalg.solve(information, U.T @ (weight * square - 1) / 2 - prior @ log_variance)
+        step = np.linalg.solve(information, U.T @ (weight * square - shares) / 2 - prior @ log_variance)
         log_variance += np.clip(step, -1, 1)
         if np.abs(step).max() < 1e-6:
             break
@@ -86,27 +92,44 @@ def _curve(errors: Array, heights: Array) -> tuple[float, float, float]:
     return shift, float(np.sqrt(variance)), 2 / float(u @ np.linalg.solve(information, u))
 
 
-def _measured(values: Array, held_out: float, std: float, noise: tuple[float, int]) -> tuple[float, float]:
-    """Return the expected outcome of a subset that was run, and the std of a new run.
+def _measured(values: Array, held_out: float, std: float, noise: tuple[float, int]) -> tuple[float, float, float]:
+    """Return the expected outcome of a subset that was run, the std of a new run, and what other runs have to say.
 
     What the other runs say of it (``held_out`` ± ``std``) is combined with its own ``values`` by their noise, which is
-    estimated from all replicates and a guess.
+    estimated from all replicates and a guess. They have all the say, 1, where there are no replicates, and the less the
+    better replicates tell the noise and the more of them there are of this subset.
     """
     squares, freedom = noise
-    variance = (squares + GUESSED_RUNS * std**2 / 2) / (freedom + GUESSED_RUNS)
-    variance = min(variance, 0.95 * std**2)
+    known = max(squares / max(freedom, 1), 1e-6 * std**2)
+    # Of logarithms, since a guess may be wrong by orders of magnitude.
+    logs = freedom * np.log(known) + GUESSED_RUNS * np.log(std**2 / 2)
+    variance = min(float(np.exp(logs / (freedom + GUESSED_RUNS))), 0.95 * std**2)
     others = 1 / (std**2 - variance)
     precision = others + len(values) / variance
-    return (others * held_out + values.sum() / variance) / precision, float(np.sqrt(1 / precision + variance))
+    own = len(values) / variance / precision * freedom / (freedom + GUESSED_RUNS)
+    expected = (others * held_out + values.sum() / variance) / precision
+    return expected, float(np.sqrt(1 / precision + variance)), 1 - own
 
 
 def _tails(values: Array) -> tuple[float, float]:
-    """Return how much further the lower and the upper end of an interval reach where outcomes are skewed, 1 or more."""
-    lower, middle, upper = np.quantile(values, [TAIL, 0.5, 1 - TAIL])
-    if not lower < middle < upper:
+    """Return how much further the lower and the upper end of an interval reach, 1 or more.
+
+    A tail counts as long beside the other one, and beside what it would be if outcomes were normal.
+    """
+    lower, low, middle, high, upper = np.quantile(values, [TAIL, 0.25, 0.5, 0.75, 1 - TAIL])
+    if not lower < low < middle < high < upper:
         return 1.0, 1.0
-    ratio = ((upper - middle) / (middle - lower)) ** (len(values) / (len(values) + ALIKE_RUNS))
-    return min(max(1.0, 1 / ratio), FURTHEST), min(max(1.0, ratio), FURTHEST)
+    lengths = np.array([middle - lower, upper - middle])
+    normal = NORMAL_TAIL * np.array([middle - low, high - middle])
+    longer = np.maximum(lengths / lengths[::-1], lengths / normal) ** (len(values) / (len(values) + ALIKE_RUNS))
+    below, above = np.clip(longer, 1.0, FURTHEST)
+    return float(below), float(above)
+
+
+def _shares(subsets: Array) -> Array:
+    """Return what each run counts for, (n,): the runs of one subset, whose predictions err alike, 1 together."""
+    which, counts = np.unique(subsets, axis=0, return_inverse=True, return_counts=True)[1:]
+    return np.asarray(1 / counts[which.ravel()])
 
 
 def _noise(subsets: Array, values: Array) -> tuple[float, int]:

@@ -14,7 +14,6 @@ from whence.answers.effects import as_model
 from whence.answers.objective import objective_of
 from whence.answers.selection import field_of
 from whence.errors import InputError
-from whence.outcomes.checks import listed
 from whence.shown import Shown
 from whence.surrogates.kernels import Array
 
@@ -72,7 +71,7 @@ def pareto(
 ) -> Front:
     """Return the best trade-offs between targets, by predicted outcome.
 
-    Found by optimising many weightings of the targets, of their mean and of the one that comes off worst.
+    Found by optimising many weightings of the targets, of their mean and of the one that does worst.
 
     Parameters
     ----------
@@ -95,9 +94,9 @@ def pareto(
     model = as_model(model)
     if unknown := [name for name in constraints if name not in LIMITS]:
         raise InputError(f"There is no parameter '{unknown[0]}' of pareto. Constraints are: {', '.join(LIMITS)}.")
-    names = list(model.target_names) if targets is None else listed(targets)
+    names = list(model.target_names if targets is None else model.outcomes.targets(targets).target_names)
     if len(names) < 2:
-        raise InputError("A trade-off takes two targets or more. Select with one target instead.")
+        raise InputError("A trade-off needs at least two targets. For one target, use select.")
     limits = {"include": (), "exclude": ()} | dict.fromkeys(LIMITS[:4] + LIMITS[6:]) | constraints
     field = field_of(model, limits, extrapolate, DRAWS)
     steps = STEPS.get(len(names), 2)

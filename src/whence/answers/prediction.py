@@ -1,4 +1,4 @@
-"""Predictions: what each target is expected to be for any subset, with intervals, beside what was measured."""
+"""Predictions of every target for any subset, with intervals, next to what was measured."""
 
 from __future__ import annotations
 

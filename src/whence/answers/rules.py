@@ -21,7 +21,7 @@ from whence.surrogates.mixture import Array, Mixture
 MOST_NODES = 64
 # How much of a mixture the rule "shift" hands over to one task.
 SHIFT = 0.1
-# So many subsets of the runs give the average over them.
+# At most this many subsets of the runs are averaged over.
 MOST_SUBSETS = 2000
 # Less likely than this, sizes or rates are not those of coin flips.
 UNLIKELY = 0.005
@@ -33,7 +33,7 @@ class Contrasts(NamedTuple):
     points: Array  # (n, K)
     contrasts: Array  # (K, n)
     overall: Array  # (n,) weights of the baseline
-    sampled: bool  # whether the points are a sample, of a design that is asked about
+    sampled: bool  # whether the points are a sample of the design
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -
     if rule not in fitting:
         owner, given = "interactions" if pairs else "attribute", rule.name if isinstance(rule, Rule) else rule
         names = ", ".join(map(repr, fitting))
-        raise InputError(f"The 'rule' parameter of {owner} must be one of {names}. Got {given!r} instead.")
+        raise InputError(f"must be one of {names}. Got {given!r} instead.", parameter="rule", of=owner)
     return fitting[str(rule)]
 
 

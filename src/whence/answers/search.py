@@ -12,6 +12,7 @@ from scipy.special import gammaln, logsumexp
 
 from whence.answers.constraints import Constraints, Indices
 from whence.errors import InputError
+from whence.outcomes.checks import columns_of, places
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
@@ -19,22 +20,24 @@ from whence.surrogates.model import Model
 EXHAUSTIVE_SUBSETS = 200_000
 STARTS = 8
 START_RUNS = 2000  # runs among which the best start a search
-# Of all swaps of one task for another, so many are tried at a time: those whose two halves promise most.
+# Swaps of one task for another that are tried at a time: those whose two halves promise most.
 SWAPS = 300
 
 
 def objective_columns(model: Model, target: str | None) -> tuple[Indices, int]:
     """Return the columns of the targets to optimise and +1 (higher is better) or −1."""
     if target is not None:
-        if target not in model.target_names:
-            raise InputError(f"There is no target {target!r}. The targets are: {', '.join(model.target_names[:20])}.")
-        columns = np.array([model.target_names.index(target)])
+        columns = np.array(places(columns_of(target, model.target_names), model.target_names, "target"))
     else:
         columns = np.arange(len(model.target_names))
     directions = {model.maximize[c] for c in columns}
     if len(directions) > 1:
         raise InputError(
-            "Some targets are to be maximised and some minimised. Name the one to optimise with {target}.", target=None
+            "Some targets are to be maximised and some minimised. Name the one to optimise with {target}, or optimise "
+            "all of them with {worst} or {weights}.",
+            target=None,
+            worst=True,
+            weights=None,
         )
     return columns, 1 if directions.pop() else -1
 
@@ -66,7 +69,7 @@ def search(
 
 
 def _log10_of_subsets(n_free: int, counts: Indices) -> float:
-    """Logarithm of how many subsets there are with so many of the free tasks: a thousand tasks have 10³⁰⁰."""
+    """Logarithm of the number of subsets with this many of the free tasks: a thousand tasks have 10³⁰⁰."""
     logs = gammaln(n_free + 1) - gammaln(counts + 1) - gammaln(n_free - counts + 1)
     return float(logsumexp(logs) / np.log(10))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,10 +22,14 @@ from whence.answers.optimism import expected_of_chosen
 from whence.answers.search import search
 from whence.designs.mixtures import best_mixture
 from whence.errors import InputError
+from whence.outcomes.subset import in_words
 from whence.shown import Shown
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.range import Range, outside, warn_outside
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MOST_RISK = 1e6
 
@@ -43,7 +47,7 @@ class Selection(Shown):
     predicted, std : (T,)
         Predicted outcome of every target, and the std of a new run, as for any other subset.
     expected, low, high : (T,)
-        What to act on: the outcome to expect of a subset that was chosen as the best of many, corrected by how such
+        The outcome to expect of a subset that was chosen as the best of many, corrected by how such
         predictions turned out on held-out runs, and the 90% interval of a new run of it.
     objective : str
         What was optimised, in words.
@@ -72,8 +76,14 @@ class Selection(Shown):
         weights = self.subset[self.subset > 0]
         if (weights == 1).all():
             return ", ".join(self.tasks) or "(no task)"
-        order = np.argsort(-weights, kind="stable")
-        return ", ".join(f"{self.tasks[at]} {weights[at]:.3g}" for at in order)
+        return in_words(weights, self.tasks, binary=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per target: what is predicted for the chosen subset, and what to expect."""
+        import pandas as pd
+
+        columns = ("predicted", "std", "expected", "low", "high")
+        return pd.DataFrame({"target": self.target_names, **{name: getattr(self, name) for name in columns}})
 
     def __str__(self) -> str:
         lines = [
@@ -110,38 +120,38 @@ def select(
 ) -> Selection:
     """Return the best subset under constraints, by predicted outcome.
 
-    Unless told otherwise, it is one like the runs: with no more and no fewer tasks than they have, none that no run
-    had, and all that every run had; of mixtures, an average of some of them. Constraints that ask for another one are
-    obeyed, with a warning.
+    By default it stays within the range of the runs: no more and no fewer tasks than they have, no task that no run
+    had, and every task that all runs had; for mixtures, an average of some of the runs. Constraints that lead outside
+    are obeyed, with a warning.
 
     Parameters
     ----------
     model : Model, or a fitted surrogate
     size, max_size : int, optional
-        Exactly, or at most, so many tasks (of a mixture: sources with weight). At least one is always chosen.
+        The exact or the largest number of tasks (in a mixture: sources with weight). At least one is always chosen.
     costs, budget : mapping from task to cost, float
-        The chosen tasks may cost at most the budget; a task without a cost is free. A source of a mixture costs its
-        weight times its cost, or with ``total`` its tokens times the cost of one.
+        The chosen tasks cost at most the budget; a task without a cost is free. A source of a mixture costs its weight
+        times its cost, or with ``total`` its tokens times the cost per token.
     include, exclude : iterable of str
-        Tasks that must, or must not, be in. A source that must has at least a hundredth of a mixture.
+        Tasks that must, or must not, be in. An included source gets at least a hundredth of a mixture.
     bounds : mapping from source to (least, most), optional
-        Of the weights of a mixture, as shares or percent.
+        Bounds on the weights of a mixture, as shares or percent.
     total, available : float, mapping from source to float
-        Tokens in all, and those that sources have: none gets more weight than that.
+        Total tokens, and tokens available in each source, which limit its weight.
     target : str, optional
         The target to optimise; the mean over all targets if not given, or "mean" (they must then agree on direction).
     weights : mapping from target to weight, optional
         Optimise the weighted mean of these targets instead, each in standard deviations of the runs.
     worst : bool
-        Optimise the target that comes off worst, in standard deviations of the runs.
+        Optimise the target that does worst, in standard deviations of the runs.
     risk : float
-        Optimise the prediction less ``risk`` standard deviations (in the unfavourable direction).
+        Optimise the prediction minus ``risk`` standard deviations (plus, where lower is better).
     by : {"prediction", "attribution"}
-        "attribution" takes the ``size`` tasks of best inclusion score, as in the paper.
+        "attribution" takes the ``size`` tasks with the best inclusion scores, as in the paper.
     extrapolate : bool
         Consider subsets outside the range of the runs as well.
     seed : int
-        Of the random starts, where not all subsets can be tried.
+        Random starts of the search, where not all subsets can be tried.
 
     Examples
     --------
@@ -179,7 +189,7 @@ class Field(NamedTuple):
 def field_of(model: Model, limits: Mapping[str, Any], extrapolate: bool, draws: int | None = None) -> Field:
     """Return what constraints allow, inside the range of the runs unless one is to extrapolate.
 
-    Every search for the best of mixtures starts from so many ``draws``.
+    Every search for the best mixture starts from ``draws`` random ones.
     """
     span = None if extrapolate else model.range
     if not model.outcomes.is_binary:
@@ -187,7 +197,7 @@ def field_of(model: Model, limits: Mapping[str, Any], extrapolate: bool, draws: 
     limits = dict(limits)
     shares = [limits.pop(name) for name in ("bounds", "total", "available")]
     if any(value is not None for value in shares):
-        raise InputError("Bounds, a total and what is available are about weights; here tasks are in or out.")
+        raise InputError("Bounds, a total and available tokens are for mixtures; in these runs tasks are in or out.")
     return _subsets(model, span, limits)
 
 
@@ -229,7 +239,7 @@ def _mixtures(model: Model, span: Range | None, limits: Mapping[str, Any], draws
 def _top_by_attribution(model: Model, field: Field, size: int | None, objective: Objective) -> Array:
     constraints = field.constraints
     if constraints is None:
-        raise InputError("Selecting with {by} is about tasks that are in or out, not about mixtures.", by="attribution")
+        raise InputError("Selecting with {by} is for tasks that are in or out, not for mixtures.", by="attribution")
     if size is None or np.isfinite(constraints.budget):
         raise InputError(
             "Selecting by attribution takes the best tasks up to a size: give {size}, and no {budget}.",

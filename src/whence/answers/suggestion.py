@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 CANDIDATES = 2000
 ENUMERATED_TASKS = 12
 MOST = 5000  # suggestions at once: minutes of work, and gigabytes for the covariance of the candidates
+ALL_MEASURED = (
+    "Every subset like the measured ones has been measured: only repeats with other seeds would add anything."
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ def suggest(
     if by not in ("variance", "improvement"):
         raise InputError(f"The 'by' parameter of suggest must be 'variance' or 'improvement'. Got {by!r} instead.")
     pool = _candidates(model, n, np.random.default_rng(seed))
+    if not len(pool):
+        raise InputError(ALL_MEASURED)
     if len(pool) < n:
         raise InputError(
             f"Only {len(pool)} subsets like the measured ones are left to measure. Ask for at most {len(pool)}."

@@ -1,4 +1,4 @@
-"""Evaluation: how well a surrogate predicts unseen runs, beside what is trivial and what is possible.
+"""Evaluation: how well a surrogate predicts unseen runs, compared with trivial baselines and the noise ceiling.
 
 The last step of the flow. Everything here is a pure function of a model (anything with ``predict``) or of its
 predictions and of a table of held-out outcomes. A score is never read alone: `size_only` says what the number

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ from whence.errors import InputError
 from whence.evaluation.statistics import Floats, out_of, ranks, ratio, varies
 from whence.outcomes import Outcomes
 from whence.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,6 +52,14 @@ class Ceiling(Shown):
     def n_undefined(self) -> int:
         """Number of targets without a ceiling."""
         return int(np.isnan(self.per_target).sum())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per target: its ceiling, and the 95% interval."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"target": self.target_names, "ceiling": self.per_target, "low": self.low, "high": self.high}
+        )
 
     def __repr__(self) -> str:
         if self.reason:

@@ -12,11 +12,11 @@ from whence.evaluation.statistics import Floats, ranks, ratio
 from whence.outcomes import Outcomes
 
 LEVEL = 0.8
-# Set by benchmarks/lds_interval.py, so that 80% intervals hold 80% over real tables and 8 to 40 runs.
-PRIOR_RUNS = 16.0  # What runs show of their own scatter counts beside so many that scatter as unrelated numbers do.
-WIDER = 1.1  # By so much the interval is wider: what is learned from runs changes with them, too.
-# A surrogate of all runs does better than those of cross-validation, by so much on Fisher's scale; it fades with runs.
-GAIN, FADING = 0.15, 60.0
+# Set on fits of real tables, so that 80% intervals hold about 80% of means over targets and of single targets, at
+# 8 to 40 runs (benchmarks/lds_interval.py). On Fisher's scale z, with n subsets:
+SCATTER = 2.1  # the variance that runs show counts so often, as few of them understate it,
+LEAST, LEARNED = 0.7, 0.2  # what is learned changes with the runs, by a variance of (LEAST + LEARNED · z²)/(n − 3),
+GAIN, FADING = 0.2, 60.0  # and a surrogate of all runs does better than those of cross-validation; it fades with runs.
 
 
 class LdsInterval(NamedTuple):
@@ -31,9 +31,9 @@ def lds_interval(model: Any, held_out: Outcomes, level: float = LEVEL) -> LdsInt
     """Interval of the rank correlation that held-out runs show of a surrogate.
 
     A rank correlation is the mean over runs of products of ranks; how much each run moves it (its influence) gives its
-    variance, also for the mean over targets that were measured in the same runs. Few runs tell little of their own
-    scatter, so that this is averaged with the variance 1/(n − 3) of unrelated numbers on Fisher's scale. Runs of
-    cross-validation were predicted with fewer runs than there are, so that the interval lies a little higher.
+    variance, also for the mean over targets that were measured in the same runs. What a surrogate learns changes with
+    its runs as well. Runs of cross-validation were predicted with fewer runs than there are, so that the interval lies
+    a little higher.
 
     Parameters
     ----------
@@ -68,18 +68,19 @@ def lds_interval(model: Any, held_out: Outcomes, level: float = LEVEL) -> LdsInt
     n_subsets = int(subset.max(initial=-1)) + 1
     moved = np.zeros((n_subsets, columns.shape[1]))
     np.add.at(moved, subset, columns)
-    low, high = _around(
-        np.append(score.per_target, score.mean), (moved**2).sum(0) / len(columns) ** 2, n_subsets, level
-    )
+    variance = (moved**2).sum(0) / len(columns) ** 2
+    of_one = float(variance[:-1][known].mean()) if known.any() else 0.0
+    # Errors that targets do not share average out.
+    shared = np.append(np.ones(len(known)), np.sqrt(variance[-1] / of_one) if of_one > 0 else 1.0)
+    low, high = _around(np.append(score.per_target, score.mean), variance, shared, n_subsets, level)
     return LdsInterval(low[:-1], high[:-1], (float(low[-1]), float(high[-1])))
 
 
-def _around(score: Floats, variance: Floats, n_subsets: int, level: float) -> tuple[Floats, Floats]:
+def _around(score: Floats, variance: Floats, shared: Floats, n_subsets: int, level: float) -> tuple[Floats, Floats]:
     """The interval around rank correlations of this variance, on Fisher's scale."""
     z = np.arctanh(np.clip(score, -0.999, 0.999))
-    shown = variance * np.cosh(z) ** 4
-    share = n_subsets / (n_subsets + PRIOR_RUNS)
-    std = WIDER * np.sqrt(share * shown + (1 - share) / max(n_subsets - 3, 1))
+    learned = shared * (LEAST + LEARNED * z**2) / max(n_subsets - 3, 1)
+    std = np.sqrt(SCATTER * variance * np.cosh(z) ** 4 + learned)
     middle, reach = z + GAIN * FADING / (n_subsets + FADING), ndtri((1 + level) / 2) * std
     return np.tanh(middle - reach), np.tanh(middle + reach)
 

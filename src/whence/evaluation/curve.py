@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from whence.evaluation.splits import repeated_splits
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 FEWEST = 4
@@ -55,6 +58,14 @@ class LearningCurve(Shown):
         known = np.isfinite(self.mean)
         sizes, mean = self.sizes[known][-3:], self.mean[known][-3:]
         return float(np.polyfit(np.log2(sizes), mean, 1)[0]) if len(sizes) > 1 else np.nan
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per number of subsets: the mean LDS over splits, the lowest and the highest."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            {"subsets": self.sizes, "lds": self.mean, "low": self.lds.min(axis=1), "high": self.lds.max(axis=1)}
+        )
 
     def in_words(self) -> str:
         """Whether more runs would help."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.special
@@ -24,6 +24,9 @@ from whence.evaluation.statistics import (
 )
 from whence.outcomes import Outcomes
 from whence.shown import Shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ROWS_AND_COLUMNS = "one row per run and one column per target"
 
@@ -54,6 +57,12 @@ class Score(Shown):
     def n_undefined(self) -> int:
         """Number of targets without a score."""
         return int(np.isnan(self.per_target).sum())
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per target."""
+        import pandas as pd
+
+        return pd.DataFrame({"target": self.target_names, "score": self.per_target})
 
     def __repr__(self) -> str:
         return f"Score: {self.mean:.4g} {out_of(self.per_target)}"
@@ -128,7 +137,7 @@ def within_size_lds(model: Any, held_out: Outcomes) -> Score:
         A model, or its predictions for the rows of ``held_out``.
     held_out : Outcomes
         Runs that the model has not seen. The size of a subset is the sum of its weights; those of mixtures
-        are told apart to 1% of the largest.
+        count as equal within 1% of the largest.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The trivial baseline: what the number of tasks in a subset says by itself."""
+"""The trivial baseline: prediction from the number of tasks in a subset alone."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SizeOnly:
 
 
 def size_only(train: Outcomes, held_out: Outcomes) -> Floats:
-    """Predictions of `SizeOnly`: what the number of tasks alone says about each held-out run.
+    """Predictions of `SizeOnly`, from the number of tasks alone, for each held-out run.
 
     Every score deserves to stand beside the score of these.
 
@@ -127,8 +127,8 @@ def sizes_of(subsets: Floats) -> Floats:
 def size_groups(subsets: Floats) -> Floats:
     """Label of each subset, shape (m,), equal for subsets of one size.
 
-    Numbers of tasks are told apart exactly. Weights of a mixture are often written with few digits and add up
-    to 1 only nearly, so sizes that are not whole numbers are told apart to 1% of the largest.
+    Numbers of tasks are compared exactly. Weights of a mixture are often written with few digits and add up
+    to 1 only nearly, so sizes that are not whole numbers count as equal within 1% of the largest.
     """
     sizes = sizes_of(subsets)
     if np.array_equal(sizes, np.round(sizes)):

@@ -45,12 +45,12 @@ class AdditiveSurrogate(Surrogate):
         What is added to the weighted sum of squared residuals: α‖coef‖², nothing, or α‖coef‖₁ (there the sum
         is divided by twice the total weight, as in `sklearn.linear_model.Lasso`).
     alpha : float or None
-        Strength of the penalty, which 'ols' does not have. None tunes it for each target: ridge by
-        leave-one-out in closed form, lasso by 5-fold cross-validation, which takes a loop over targets. Weights whose
-        spreads differ much are first divided by their spread, its root or not at all, whichever has most evidence.
+        Strength of the penalty, which 'ols' does not have. None tunes it for each target: ridge averages penalties by
+        their evidence, which few runs need, lasso takes that of 5-fold cross-validation. Weights whose spreads differ
+        much are first divided by their spread, its root or not at all, whichever has most evidence.
     features : (K, p), optional
-        What is known of the tasks (`.features.task_features`). Effects of tasks of like features are then expected to
-        be alike, as far as that has most evidence; for a tuned ridge.
+        Descriptions of the tasks (`.features.task_features`), for a tuned ridge. Tasks with similar features are then
+        expected to have similar effects, as strongly as the evidence supports.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class AdditiveSurrogate(Surrogate):
     intercept_ : ndarray of shape (T,)
         Prediction for the empty subset.
     alpha_ : ndarray of shape (T,)
-        The penalty used; 0 for 'ols'.
+        The penalty used, 0 for 'ols'; where ridge averages several, that of least leave-one-out error.
     coef_std_ : ndarray of shape (K, T)
         Standard deviation of each coefficient, see Notes.
     noise_std_ : ndarray of shape (T,)
@@ -107,7 +107,7 @@ class AdditiveSurrogate(Surrogate):
     _variance: Floats  # (T,), σ² of the Notes
     _unit: Floats  # (K,) or (K, D), what columns were multiplied with before one penalty was put on all
     _basis: Floats  # (D, rank), directions that the subsets then vary in
-    _along: Floats  # (rank, T), the coefficients along them
+    _gradient: Floats  # (rank, T), of the squared residuals along them where all coefficients are 0, halved
     _spectrum: Floats  # (rank,), eigenvalues of XᵀWX along them
     _alphas: Floats  # (A,), penalties tried
     _beliefs: Floats  # (A, T), how likely each is
@@ -190,7 +190,7 @@ class AdditiveSurrogate(Surrogate):
         surrogate._subset_mean, surrogate._total_weight = np.zeros(len(scores)), np.nan
         surrogate._unit, surrogate._active = np.ones(len(scores)), []
         surrogate._spectrum, surrogate._basis = np.zeros(0), np.zeros((len(scores), 0))
-        surrogate._along = np.zeros((0, n_targets))
+        surrogate._gradient = np.zeros((0, n_targets))
         surrogate._alphas, surrogate._beliefs = np.zeros(0), np.zeros((0, n_targets))
         surrogate._variances = surrogate._beliefs
         return surrogate
@@ -256,8 +256,8 @@ class AdditiveSurrogate(Surrogate):
 
         It is the square of the std that `predict` gives, for those who compute it elsewhere. Q is given as its lower
         triangle, or so that what targets share is given once: with s − center times "unit", B diag(Σ_a spread_a /
-        (spectrum + penalty_a)) Bᵀ + rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far another penalty
-        moves the coefficients ("along" B).
+        (spectrum + penalty_a)) Bᵀ + rest · (I − B Bᵀ) + Σ_a share_a m_a m_aᵀ, where m_a is how far a penalty alone
+        moves the coefficients from their mean over penalties: B gradient / (spectrum + penalty_a) less that mean.
         """
         check_is_fitted(self)
         constant = self._variance[targets] / self._total_weight + self.noise_std_[targets] ** 2
@@ -272,11 +272,10 @@ class AdditiveSurrogate(Surrogate):
         spread = (self._beliefs * self._variances)[:, targets].T
         return common | {
             "unit": self._unit,
-            "along": self._along[:, targets].T,
+            "gradient": self._gradient[:, targets].T,
             "basis": self._basis,
             "spectrum": self._spectrum,
             "penalties": self._alphas,
-            "penalty": self.alpha_[targets],
             "shares": self._beliefs[:, targets].T,
             "spread": spread,
             "rest": (spread / self._alphas).sum(1) if self.penalty == "ridge" else np.zeros(len(targets)),
@@ -337,8 +336,12 @@ class AdditiveSurrogate(Surrogate):
             self._beliefs = scipy.special.softmax(log_evidence(self._alphas, spectrum, runs), axis=0)
         self._variance = (self._beliefs * self._variances).sum(axis=0)
         self.alpha_ = self._alphas[best]
-        self._along = Z * (s[:, None] / (s[:, None] ** 2 + self.alpha_))
-        self.coef_ = in_units((self._basis @ self._along).T, unit.T).T
+        self._gradient = s[:, None] * Z
+        self.coef_ = in_units((self._basis @ (self._gradient * self._shrinkage())).T, unit.T).T
+
+    def _shrinkage(self) -> Floats:
+        """What the gradient along every direction is multiplied with, (rank, T): the mean over penalties."""
+        return np.asarray(1 / (self._spectrum[:, None] + self._alphas) @ self._beliefs)
 
     def _fit_lasso(self, runs: Centred) -> None:
         """Set the coefficients, their active sets and variances, target by target."""
@@ -376,10 +379,10 @@ class AdditiveSurrogate(Surrogate):
             leverage += unseen[:, None] / self._alphas
         total = leverage @ (self._beliefs * self._variances)
         if len(self._alphas) > 1:
-            coef = self._along
-            gradient = coef * (self._spectrum[:, None] + self.alpha_)
+            mean = self._shrinkage()
             for alpha, belief in zip(self._alphas, self._beliefs, strict=True):
-                total += belief * (along @ (gradient / (self._spectrum[:, None] + alpha) - coef)) ** 2
+                moved = self._gradient * (1 / (self._spectrum[:, None] + alpha) - mean)
+                total += belief * (along @ moved) ** 2
         return np.asarray(total)
 
 

@@ -7,19 +7,23 @@ weights, so that effects stay exact where those of the members are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 
 from whence.surrogates.mixture import Array, Mixture
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 
-# A member's weight is its held-out mean squared error to the power −TEMPER · n²/(n + FEW), with n held-out subsets.
-# −n/2 would be the likelihood of independent Gaussian errors, but members err together, and few runs tell little.
+AVERAGE = "average"
+# A member's weight is its held-out mean squared error to the power −(SHARPNESS + n / RUNS), with n held-out subsets.
+# −n/2 would be the likelihood of independent Gaussian errors, but members err together. Ten runs already tell a bad
+# member; what is left at 150 runs is still worth averaging (`benchmarks/weights.py`).
+SHARPNESS, RUNS = 3.0, 15
+# Estimates have a prior weight, which a few held-out runs are a worse judge than: with them, n²/(n + FEW) · TEMPER.
 TEMPER, FEW = 0.25, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
@@ -42,11 +46,12 @@ def weights_by_error(squares: Array, prior: Array, n_subsets: int) -> Array:
     Examples
     --------
     >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 30).round(2).ravel().tolist()
-    [0.96, 0.04]
+    [0.97, 0.03]
     """
     logs = np.log(squares + 1e-6)
     logs = OWN * logs + (1 - OWN) * logs.mean(1, keepdims=True)
-    belief = np.log(prior)[:, None] - TEMPER * n_subsets**2 / (n_subsets + FEW) * logs
+    power = SHARPNESS + n_subsets / RUNS if np.ptp(prior) == 0 else TEMPER * n_subsets**2 / (n_subsets + FEW)
+    belief = np.log(prior)[:, None] - power * logs
     weights = np.exp(belief - belief.max(0))
     return np.asarray(weights / weights.sum(0))
 
@@ -156,6 +161,9 @@ class AveragedSurrogate(Surrogate):
             covariance += unit * own
             noise += unit * own_noise
         scale = float(covariance.trace()) / len(S) + noise
+        if scale == 0:  # all outcomes are alike: the units are, too
+            first: tuple[Array, float] = next(iter(self.members_.values())).covariance(S)
+            return first
         return covariance / scale, noise / scale
 
     def only(self, targets: ArrayLike) -> AveragedSurrogate:
@@ -163,6 +171,12 @@ class AveragedSurrogate(Surrogate):
         narrowed = copy(self)
         narrowed.members_ = {name: member.only(targets) for name, member in self.members_.items()}
         return narrowed
+
+    def unseen(self) -> AveragedSurrogate:
+        """Return the average of the members as they would predict subsets that they know no estimates of."""
+        other = copy(self)
+        other.members_ = {name: member.unseen() for name, member in self.members_.items()}
+        return other
 
     def export(self, subsets: Array, places: Places) -> dict[str, Any] | None:
         """Return the members and their weights as plain data; None where a page cannot predict one of them."""
@@ -185,11 +199,21 @@ class AveragedSurrogate(Surrogate):
         return mixed(*self._each(compute, shape), self.weights)
 
 
-def average_of(candidates: Mapping[str, Any], weights: Array) -> AveragedSurrogate | Any:
-    """Return the average of the candidates that matter, or the only one that does, to be fitted."""
-    names = list(candidates)
-    matter: NDArray[np.intp] = np.flatnonzero((weights >= LEAST_WEIGHT).any(1))
-    if len(matter) == 1:
-        return candidates[names[int(matter[0])]]
-    kept = weights[matter]
-    return AveragedSurrogate({names[c]: candidates[names[c]] for c in matter}, kept / kept.sum(0))
+def fitted_average(names: Sequence[str], weights: Array, fit: Callable[[str], Surrogate]) -> tuple[str, Any]:
+    """Return the average of the members that matter, or the only one that does, and its name.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of members; ``fit`` returns one of them, fitted.
+    weights : (C, T)
+    """
+    kept = [c for c, share in enumerate(weights) if (share >= LEAST_WEIGHT).any()]
+    members = {names[c]: fit(names[c]) for c in kept}
+    if len(members) == 1:
+        return next(iter(members.items()))
+    average = AveragedSurrogate(members, weights[kept] / weights[kept].sum(0))
+    average.members_ = members
+    one = next(iter(members.values()))
+    average.n_features_in_, average.single_target_ = one.n_features_in_, weights.shape[1] == 1
+    return AVERAGE, average

@@ -6,8 +6,6 @@ rank scale of outcomes in :mod:`.warp`.
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -24,13 +22,11 @@ from whence.surrogates.protocol import Places, Remainder
 from whence.surrogates.tuning import CombinedKernel
 from whence.surrogates.warp import RankScale
 
-# Up to so many runs, one thread is faster than several.
+# Up to this many runs, one thread is faster than several.
 SMALL_RUNS = 1000
-# From so many runs on, targets are tuned on several threads.
-THREADED_RUNS = 100
-# So many runs tune the hyperparameters of one target.
-OWN_RUNS = 100
-# Own hyperparameters need one factorisation per target: only for so many targets, and factors of so many bytes.
+# Runs that tune the hyperparameters of one target, and steps; half as many from where others ended.
+OWN_RUNS, OWN_STEPS = 100, 6
+# Own hyperparameters need one factorisation per target: limits on the number of targets, and on bytes of factors.
 OWN_TARGETS = 40
 OWN_BYTES = 1 << 29
 # Looking for the libraries that use threads takes longer than a small fit: once is enough.
@@ -146,11 +142,7 @@ class CombinedSurrogate(PosteriorSurrogate):
             start = shared if self.start is None else self.start.own.get(t, shared)
             return self._tune_own(family, shared, start, X, Z[:, [t]], counts)
 
-        if len(S) < THREADED_RUNS:
-            own = [tune(int(t)) for t in moving]
-        else:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                own = list(pool.map(tune, moving))
+        own = [tune(int(t)) for t in moving]
         self.tuned_.own.update(zip(moving.tolist(), own, strict=True))
         thetas = [(np.array([t]), theta) for t, theta in zip(moving, own, strict=True)]
         if len(moving) < n_targets:
@@ -178,6 +170,7 @@ class CombinedSurrogate(PosteriorSurrogate):
                 theta, value = family.fit(
                     X, Z, counts, mean=mean, std=std, max_iter=60, seed=self.random_state, start=start
                 )
+            value += priors.WEIGHT_SCALES[transform]
             if best is None or value < best[0]:
                 best = (value, coordinates, family, theta)
         assert best is not None
@@ -188,7 +181,10 @@ class CombinedSurrogate(PosteriorSurrogate):
     ) -> Array:
         """Hyperparameters of one target, drawn towards the shared ones."""
         std, seed = np.minimum(family.prior()[1], priors.OWN), self.random_state
-        found, _ = family.fit(X, z, counts, mean=shared, std=std, max_iter=6, max_runs=OWN_RUNS, seed=seed, start=start)
+        steps = OWN_STEPS if self.start is None else OWN_STEPS // 2
+        found, _ = family.fit(
+            X, z, counts, mean=shared, std=std, max_iter=steps, max_runs=OWN_RUNS, seed=seed, start=start
+        )
         return found
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:

@@ -26,11 +26,13 @@ from whence.surrogates.warp import RankScale
 
 CHOICE_RUNS = 2000
 FEWEST_TO_CHECK = 6
-# Up to so many subsets each is held out by itself, up to so many in this many folds, and more in this many.
+# Up to the first number of subsets each is held out alone, up to the second in 10 folds, and more in 5.
 SINGLY, SMALL, SMALL_FOLDS, FOLDS = 12, 60, 10, 5
-# From so many held-out runs on, their quantile says more of how wide intervals must be than their mean square.
+# From this many held-out runs on, their quantile is a better guide to the width of intervals than their mean square.
 MANY_RUNS = 50
 PRIOR_RUNS = 8
+# What targets share is never more than this of what is said of them.
+MOST_SHARED = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +65,7 @@ class Trial:
     factor: Array  # what its std has to be multiplied with for intervals to hold
     seconds: float
     runs: NDArray[np.intp]  # (n,) rows of the table that took part
+    folds: NDArray[np.intp]  # (n,) in which each of them was held out
     predicted: Array  # (n, T) what it said of them when they were held out
     std: Array  # (n, T)
 
@@ -114,6 +117,56 @@ def averaged_trial(name: str, trials: Sequence[Trial], prior: Array, held: Held)
     return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
 
 
+def shared_trial(name: str, own: Trial, shared: Trial, held: Held) -> tuple[Trial, float]:
+    """Return the trial of what single targets are predicted with, blended with what they share, and the share of that.
+
+    Each fold is predicted with the share that the other folds give. Nothing is shared where ranks are predicted no
+    better by it: a blend also has smaller errors because it says less.
+    """
+    scale, scores = RankScale.learn(held.table.values)
+    alone, apart = scale.score(own.predicted), scale.score(shared.predicted)
+    subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
+    predicted, std = np.empty((2, *scores.shape))
+    values, stds = np.stack([own.predicted, shared.predicted]), np.stack([own.std, shared.std])
+    for out in held.masks:
+        share = share_by_error(scores[~out] - alone[~out], apart[~out] - alone[~out], subsets[~out])
+        weights = np.repeat([[1 - share], [share]], scores.shape[1], axis=1)
+        predicted[out], std[out] = mixed(values[:, out], stds[:, out], weights)
+    blended = trial(name, held, predicted, std, own.seconds + shared.seconds)
+    if not mean_of_defined(blended.lds) > mean_of_defined(own.lds):
+        return own, 0.0
+    return blended, share_by_error(scores - alone, apart - alone, subsets)
+
+
+def share_by_error(residual: Array, step: Array, subsets: NDArray[np.intp]) -> float:
+    """Return how much of the way from one prediction to another to go, up to `MOST_SHARED`, the same for all targets.
+
+    Of the least-squares share of held-out errors less its standard error, half: where runs are too few to tell, or
+    targets have nothing in common, it is 0. Targets of one run err together, so that runs are what counts.
+
+    Parameters
+    ----------
+    residual, step : (n, T)
+        The outcomes, and the other prediction, both less the first prediction.
+    subsets : (n,)
+        Which runs have the same subset.
+
+    Examples
+    --------
+    >>> step = np.random.default_rng(0).normal(size=(20, 10))
+    >>> round(share_by_error(0.6 * step, step, np.arange(20)), 6), share_by_error(-step, step, np.arange(20))
+    (0.3, 0.0)
+    """
+    n = int(subsets.max()) + 1
+    along = np.bincount(subsets, (step * residual).sum(1), n)
+    length = np.bincount(subsets, (step**2).sum(1), n)
+    if not length.any():
+        return 0.0
+    share = along.sum() / length.sum()
+    error = np.sqrt(((along - share * length) ** 2).sum() * n / (n - 1)) / length.sum()
+    return MOST_SHARED * float(np.clip(share - error, 0.0, 1.0))
+
+
 def _score_squares(predicted: Array, values: Array) -> Array:
     """Squared errors (C, n, T) in normal scores of the outcomes: heavy tails must not decide."""
     scale, scores = RankScale.learn(values)
@@ -142,6 +195,7 @@ def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -
         factor=held_out_factor(residual, std),
         seconds=seconds,
         runs=held.rows,
+        folds=held.folds,
         predicted=predicted,
         std=std,
     )
@@ -151,7 +205,8 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     """Return by how much to stretch ``std`` (m, T) so that 90% intervals hold, from runs that were held out, (T,).
 
     A quantile of a handful of runs is one of the largest of them, and as likely too small as too large. Their mean
-    square is steadier, and Student's t allows for its being uncertain. Of targets, the typical one's counts.
+    square is steadier, and Student's t allows for its being uncertain. Errors of one surrogate are alike, so that two
+    count as one there. Of targets, the typical one's counts.
 
     Examples
     --------
@@ -167,7 +222,7 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     square = np.divide(residual, std, out=np.zeros_like(std), where=known) ** 2
     # That intervals are as wide as the surrogate says counts as much as `PRIOR_RUNS` runs.
     typical = np.median((square.sum(0)[n >= 2] + PRIOR_RUNS) / (n[n >= 2] + PRIOR_RUNS))
-    by_square = np.sqrt(typical) * stdtrit(np.maximum(n - 1, 1) + PRIOR_RUNS, (1 + LEVEL) / 2) / HALF_WIDTH
+    by_square = np.sqrt(typical) * stdtrit((np.maximum(n - 1, 1) + PRIOR_RUNS) / 2, (1 + LEVEL) / 2) / HALF_WIDTH
     trust = n / (n + MANY_RUNS)
     return np.asarray(by_quantile**trust * by_square ** (1 - trust))
 

@@ -22,8 +22,9 @@ from whence.outcomes import Outcomes, distinct_rows, read_outcomes
 from whence.outcomes.sizes import refuse_extreme, refuse_too_large
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.averaged import AveragedSurrogate, average_of
+from whence.surrogates.averaged import AVERAGE, AveragedSurrogate, fitted_average
 from whence.surrogates.combined import CombinedSurrogate
+from whence.surrogates.components import ComponentsSurrogate
 from whence.surrogates.crossvalidation import (
     FEWEST_TO_CHECK,
     SMALL,
@@ -33,13 +34,14 @@ from whence.surrogates.crossvalidation import (
     cross_validated,
     fitted,
     held_runs,
+    shared_trial,
 )
 from whence.surrogates.features import task_features
-from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.kernels import Array
-from whence.surrogates.model import AVERAGE, SIZE_ONLY, TRUE_RUNS, Model, Part
-from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, RankFusedSurrogate, fusion_candidates
+from whence.surrogates.model import COMPONENTS, SIZE_ONLY, TRUE_RUNS, Model, Part
+from whence.surrogates.protocol import Surrogate
+from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, fusion_candidates
 from whence.surrogates.rungs import Rung, learn_rungs
 from whence.surrogates.trust import FEWEST_TO_FUSE
 
@@ -55,7 +57,10 @@ CANDIDATES: Mapping[str, Any] = {
 # are worth, and a few held-out runs are a worse judge of that.
 PRIOR = {FUSED: 30.0, RANK_FUSED: 30.0, ESTIMATES: 10.0}
 FEWEST_RUNS = 3
+# This many targets can help each other while runs are few; with many runs, each target has enough of its own.
+FEWEST_TO_SHARE = 10
 COPIES = 8  # of the table that are held at the same time
+MOST_RUNS = 100_000  # that surrogates are averaged over: about three minutes of a processor
 LARGE = "Without it, large tables are fitted through inducing points."
 
 
@@ -74,21 +79,21 @@ def fit(
     Parameters
     ----------
     runs : Outcomes, DataFrame or path
-        Rows with a missing outcome are used for the targets they have. Weights of mixtures, in shares or in percent,
-        are taken as shares that sum to 1.
+        Rows with a missing outcome are used for the targets they have. Mixture weights, as shares or percent, are
+        scaled to sum to 1.
     estimates : Outcomes, Model, outcome function, or mapping of names to these, optional
-        Estimates of the same targets for many more subsets, by something cheaper than a run. The runs are then the
-        truth that estimates are held against, and few will do, or none. A Model is one fitted to estimates; an outcome
-        function (`whence.TaskVectors`, `whence.OneStep`, …) makes its own, at the runs and at subsets like them.
+        Cheap estimates of the same targets for many more subsets. The runs are then the truth that estimates are
+        compared with; a few are enough, and none is possible. A Model must be fitted to estimates; an outcome function
+        (`whence.TaskVectors`, `whence.OneStep`, …) is called at the subsets of the runs and at others like them.
     features : DataFrame, optional
-        What is known of the tasks: a row per task (its index, or a column "task"), with labels, sizes, embeddings or
-        whatever numbers. Tasks of like features are expected to have like effects, as far as the runs agree.
+        Descriptions of the tasks: a row per task (named by the index or a column "task") with labels, sizes, embeddings
+        or other numbers. Tasks with similar features are expected to have similar effects, unless the runs disagree.
     surrogate : str or scikit-learn regressor, optional
-        Use this one instead of averaging: "additive", "kernel", "kernel on ranks", or a regressor of your own. It is
-        still cross-validated.
+        Use this one instead of an average: "additive", "kernel", "kernel on ranks", or your own regressor. It is still
+        cross-validated.
     n_folds : int, "auto" or None
-        Folds of the cross-validation, split by distinct subset. "auto": each of up to 12 subsets by itself, up to 60 in
-        10 folds, more in 5. None fits the given surrogate without it.
+        Folds of the cross-validation, split by distinct subset. "auto": leave-one-out up to 12 subsets, 10
+        folds up to 60, 5 for more. None fits the given surrogate without cross-validation.
     seed : int
         Of the folds.
     **reading
@@ -111,7 +116,7 @@ def fit(
     [2.0, -2.0]
     """
     if n_folds is None and surrogate is None and estimates is None:
-        raise InputError("Without cross-validation (n_folds=None) there is nothing to weigh surrogates by. Give one.")
+        raise InputError("Without cross-validation (n_folds=None) surrogates cannot be weighted. Give one.")
     if n_folds not in ("auto", None) and not (isinstance(n_folds, int) and n_folds >= 2):
         raise InputError(f"must be at least 2, 'auto' or None. Got {n_folds!r} instead.", parameter="n_folds", of="fit")
     if surrogate is not None and estimates is not None:
@@ -126,6 +131,9 @@ def fit(
         n_subsets = len(distinct_rows(outcomes.subsets)[0])
         kind = "with estimates" if surrogate is None else "by a KernelSurrogate"
         refuse_too_large(f"A fit {kind}", n_subsets, "distinct subsets", lambda n: 24.0 * n * n, remedy=LARGE)
+    if surrogate is None and outcomes.n_runs > MOST_RUNS:
+        outcomes = _sampled(outcomes, seed)
+        measured = ~np.isnan(outcomes.values)
     rungs: tuple[Rung, ...] = ()
     if estimates is None:
         _refuse_unanswerable(outcomes, measured)
@@ -145,12 +153,22 @@ def fit(
     return Model(outcomes, tuple(parts), rungs)
 
 
+def _sampled(runs: Outcomes, seed: int) -> Outcomes:
+    """Return a random sample of a table that is too large to fit in minutes."""
+    warnings.warn(
+        f"The fit uses a random {MOST_RUNS:,} of {runs.n_runs:,} runs: all of them would take hours and add little.",
+        DataWarning,
+        stacklevel=3,
+    )
+    return runs.rows(np.sort(np.random.default_rng(seed).choice(runs.n_runs, MOST_RUNS, replace=False)))
+
+
 def _table(runs: Any, reading: Mapping[str, Any]) -> Outcomes:
     """The table itself, or that of a DataFrame or a file, read as was asked for."""
     if not isinstance(runs, Outcomes):
         return read_outcomes(runs, **reading)
     if reading:
-        raise InputError(f"A table of runs is read already: leave {some_of(reading)} out.")
+        raise InputError(f"Options for reading files do not apply to a table: leave out {some_of(reading)}.")
     return runs
 
 
@@ -170,7 +188,7 @@ def _candidates(surrogate: Any) -> dict[str, Any]:
 
 
 def _with_features(candidates: Mapping[str, Any], features: Array) -> dict[str, Any]:
-    """The candidates, those that add up tasks with what is known of them."""
+    """The candidates, with task features for the additive ones."""
     if not any(isinstance(each, AdditiveSurrogate) for each in candidates.values()):
         raise InputError("The 'features' of fit go with its own average, or with surrogate='additive'.")
     return {
@@ -196,8 +214,12 @@ def _fit_part(
     if held is None:
         name, candidate = _unchecked(candidates, fusion, len(targets))
         return Part(targets, fitted(candidate, table), name, ())
+    tuned: dict[str, Any] = {}
     if held.n_subsets > SMALL:
-        candidates = {name: _started(each, table) for name, each in candidates.items()}
+        # Fitted to all runs first: in every fold, tuning begins with their hyperparameters, which is faster.
+        tuned = {name: fitted(each, table) for name, each in candidates.items() if isinstance(each, CombinedSurrogate)}
+        starts = {name: clone(candidates[name]).set_params(start=each.tuned_) for name, each in tuned.items()}
+        candidates = {**candidates, **starts}
     every = {**fusion, **candidates}
     makers: dict[str, Callable[[Outcomes], Any]] = {SIZE_ONLY: SizeOnly.fit}
     makers.update({name: partial(_fitted_unseen, each) for name, each in every.items()})
@@ -207,16 +229,15 @@ def _fit_part(
         trials[AVERAGE], weights = _averaged(AVERAGE, every, trials, held)
     if fusion:
         trials[TRUE_RUNS], _ = _averaged(TRUE_RUNS, candidates, trials, held)
-    candidate = average_of(every, weights)
-    name = AVERAGE if isinstance(candidate, AveragedSurrogate) else next(n for n, c in every.items() if c is candidate)
-    return Part(targets, fitted(candidate, table), name, tuple(trials.values()))
-
-
-def _started(candidate: Any, table: Outcomes) -> Any:
-    """The candidate, its tuning in every fold to begin with the hyperparameters of all runs, which is faster."""
-    if not isinstance(candidate, CombinedSurrogate):
-        return candidate
-    return clone(candidate).set_params(start=fitted(candidate, table).tuned_)
+    elif len(every) > 1 and len(targets) >= FEWEST_TO_SHARE and held.n_subsets <= SMALL:
+        every = {**every, COMPONENTS: ComponentsSurrogate()}
+        trials[COMPONENTS] = cross_validated(COMPONENTS, partial(fitted, every[COMPONENTS]), held)
+        trials[AVERAGE], share = shared_trial(AVERAGE, trials[AVERAGE], trials[COMPONENTS], held)
+        weights = np.vstack([(1 - share) * weights, np.full(len(targets), share)])
+    name, surrogate = fitted_average(
+        list(every), weights, lambda member: tuned.get(member) or fitted(every[member], table)
+    )
+    return Part(targets, surrogate, name, tuple(trials.values()))
 
 
 def _unchecked(candidates: Mapping[str, Any], fusion: Mapping[str, Any], n_targets: int) -> tuple[str, Any]:
@@ -236,7 +257,7 @@ def _averaged(name: str, members: Mapping[str, Any], trials: Mapping[str, Trial]
 def _fitted_unseen(candidate: Any, table: Outcomes) -> Any:
     """The candidate fitted to the table, for subsets that it must not know the estimates of either."""
     surrogate = fitted(candidate, table)
-    return surrogate.unseen() if isinstance(surrogate, FusedSurrogate | RankFusedSurrogate) else surrogate
+    return surrogate.unseen() if isinstance(surrogate, Surrogate) else surrogate
 
 
 def _refuse_unanswerable(outcomes: Outcomes, measured: NDArray[np.bool_]) -> None:

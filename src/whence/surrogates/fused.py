@@ -34,11 +34,11 @@ from whence.surrogates.remainders import remainder_effects
 from whence.surrogates.rungs import Rung
 from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
 
-# A kernel on what the estimates leave over takes so many true runs of different subsets.
+# A kernel on the residuals of estimates needs this many true runs of different subsets.
 KERNEL_RUNS = 4
 # So many runs is it worth that estimates, before any run, may be as far off as they vary.
 DOUBT = 2
-# With so many runs, half of what a kernel says of residuals is believed.
+# With this many runs, predicted residuals are shrunk by half.
 CONFIRMING_RUNS = 9
 # So often are slopes and kernel fitted in turn.
 ROUNDS = 2

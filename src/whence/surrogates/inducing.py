@@ -22,7 +22,7 @@ from scipy.linalg.blas import dsyrk, dtrsm
 from whence.surrogates.kernels import Array, Kernel
 from whence.surrogates.posterior import CALIBRATION_RUNS, Posterior, interval_factor
 
-# Up to so many runs the posterior is exact.
+# Up to this many runs the posterior is exact.
 EXACT_RUNS = 10_000
 # As many points as make up this much work, m·M², but from FEWEST to MOST of them.
 WORK, FEWEST, MOST = 4e11, 1000, 2000
@@ -103,7 +103,7 @@ class InducingPosterior(Posterior):
 
 
 def n_points(n_runs: int) -> int:
-    """Return how many inducing points so many runs get.
+    """Return the number of inducing points for a number of runs.
 
     >>> n_points(100_000), n_points(1_000_000)
     (2000, 1000)

@@ -18,16 +18,16 @@ from whence.outcomes import Outcomes
 from whence.outcomes.checks import check_weights
 from whence.outcomes.simplex import near_totals, on_simplex
 from whence.shown import Shown
-from whence.surrogates.averaged import AveragedSurrogate
+from whence.surrogates.averaged import AVERAGE, AveragedSurrogate
 from whence.surrogates.crossvalidation import Trial, mean_of_defined, predict_with_std
 from whence.surrogates.kernels import Array
-from whence.surrogates.protocol import as_surrogate
+from whence.surrogates.protocol import Surrogate, as_surrogate
 from whence.surrogates.range import Range, outside, warn_outside
 from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED
 from whence.surrogates.rungs import Rung
 from whence.surrogates.trust import UNCHECKED, trust, trust_in_estimates
 
-AVERAGE, TRUE_RUNS = "average", "true runs alone"
+TRUE_RUNS, COMPONENTS = "true runs alone", "shared components"
 DESCRIPTIONS = {
     "additive": "tuned ridge regression: every task adds its own effect, no interactions",
     "kernel": "a Gaussian process over linear, pairwise, RBF and subset-size kernels with a relevance per task",
@@ -35,6 +35,7 @@ DESCRIPTIONS = {
     FUSED: "estimates times a learned slope, plus a Gaussian process on what they leave over",
     RANK_FUSED: "the same on ranks of outcomes and estimates",
     ESTIMATES: "estimates, shifted and scaled to the true runs",
+    COMPONENTS: "Gaussian processes of what the targets have in common, on ranks of outcomes",
     AVERAGE: "surrogates weighted by how well each predicts held-out runs",
 }
 SIZE_ONLY = "size only"
@@ -97,7 +98,7 @@ class Model(Shown):
 
     @property
     def subsets(self) -> Array:
-        """The subsets that are known something about, (n, K): of runs, and of estimates."""
+        """The subsets (n, K) of runs and of estimates."""
         return np.concatenate([self.outcomes.subsets, *(rung.model.subsets for rung in self.rungs)])
 
     @property
@@ -166,6 +167,14 @@ class Model(Shown):
             for part in parts
         ]
         return replace(self, parts=tuple(narrowed))
+
+    def unseen(self) -> Model:
+        """Return the model as it would predict subsets whose estimates had been held out with their runs."""
+        parts = (
+            replace(part, surrogate=part.surrogate.unseen()) if isinstance(part.surrogate, Surrogate) else part
+            for part in self.parts
+        )
+        return replace(self, parts=tuple(parts))
 
     def covariance(self, subsets: ArrayLike) -> tuple[Array, float]:
         """Return the posterior covariance between subsets (n, n) and the noise of one run, averaged over targets.
@@ -295,8 +304,8 @@ class Model(Shown):
                 listed = sorted(shares.items(), key=lambda item: -item[1])
                 lines.append(f"Average{whose}: {', '.join(f'{name} {share:.0%}' for name, share in listed)}.")
             else:
-                what = DESCRIPTIONS.get(part.name, repr(part.surrogate))
-                lines.append(f"Surrogate{whose}: {part.name} ({what}).")
+                what = f"{part.name} ({DESCRIPTIONS[part.name]})" if part.name in DESCRIPTIONS else repr(part.surrogate)
+                lines.append(f"Surrogate{whose}: {what}.")
         return lines
 
     def _quality_in_words(self) -> str:

@@ -184,7 +184,11 @@ def interval_factor(residual: Array, std: Array) -> Array:
         return np.ones(std.shape[1])
     ratio = np.divide(np.abs(residual), std, out=np.zeros_like(std), where=known)
     pooled = np.quantile(ratio[known], LEVEL)
-    own = np.array([np.quantile(r[k], LEVEL) if k.any() else pooled for r, k in zip(ratio.T, known.T, strict=True)])
+    whole = np.asarray(known.all(0))
+    own = np.full(std.shape[1], pooled)
+    own[whole] = np.quantile(ratio[:, whole], LEVEL, axis=0)
+    for t in np.flatnonzero(~whole & known.any(0)):
+        own[t] = np.quantile(ratio[known[:, t], t], LEVEL)
     trust = known.sum(0) / (known.sum(0) + 50)
     stretched = np.maximum(own, 1e-3) ** trust * max(pooled, 1e-3) ** (1 - trust)
     return np.asarray(stretched / HALF_WIDTH)

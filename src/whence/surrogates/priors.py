@@ -21,3 +21,6 @@ LEARNED: Mapping[str, tuple[float, float]] = {
 }
 # By how much a target's own hyperparameters differ from those that fit all targets best.
 OWN = 1.0
+# By how much more log evidence per target mixture weights as they are, or beside their logarithms, must have to be
+# preferred to their root or logarithm: what a little of a task does first is usually most of what it does.
+WEIGHT_SCALES: Mapping[str, float] = {"identity": 0.3, "sqrt": 0.0, "log": 0.0, "both": 0.3}

@@ -83,6 +83,10 @@ class Surrogate(RegressorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         """Return a surrogate that need not compute other targets than these: NaN there, where that is faster."""
         return self
 
+    def unseen(self) -> Surrogate:
+        """Return the surrogate as it would predict subsets if nothing else, as estimates, had been known of them."""
+        return self
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.multi_output = True

@@ -21,9 +21,9 @@ from whence.surrogates.kernels import Array
 if TYPE_CHECKING:
     from whence.surrogates.model import Model
 
-# A subset is far when it is so many times as far from its nearest run as runs typically are from each other.
+# A subset is far if its nearest run is this many times as far as runs typically are from each other.
 FAR = 1.5
-# A prediction is a guess when its std is so many times the largest one of the runs that were held out.
+# A prediction is a guess if its std is this many times the largest one of held-out runs.
 UNCERTAIN = 2.0
 SAMPLE = 500  # runs whose distances from each other are looked at
 NAMED = 3  # rows that a warning explains

@@ -113,7 +113,10 @@ class Spectrum(NamedTuple):
             if not len(spectrum.s):
                 return 0.0
             alphas = (spectrum.s**2).mean() * grid
-            return float(scipy.special.logsumexp(log_evidence(alphas, spectrum, runs), axis=0).mean())
+            # The best of several shares would look better than no features at all where these are useless.
+            tries = len(FEATURE_SHARES) if spectrum.unit.ndim == 2 else 1
+            found = scipy.special.logsumexp(log_evidence(alphas, spectrum, runs), axis=0).mean()
+            return float(found - np.log(tries))
 
         units = _units(runs, features)
         return cls.of(runs, units[0]) if len(units) == 1 else max((cls.of(runs, unit) for unit in units), key=evidence)

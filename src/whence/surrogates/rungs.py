@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BLOCK_ROWS = 64
 ROUNDING = 1e-5  # of the widest estimate, that sums in single precision may be off by
-# How many subsets an outcome function is asked for: so many per task, within bounds.
+# How many subsets an outcome function is asked for: a number per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
 # Fresh subsets at which the uncertainty of a rung is typical of new ones.
 TYPICAL_SUBSETS = 64
@@ -275,12 +275,12 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
             f"only {some_of(table.target_names)}."
         )
     if not truth.n_runs and not table.is_binary:
-        raise InputError(f"The {name} are of mixture weights, which takes at least one true run to go with.")
+        raise InputError(f"The {name} have mixture weights, and need at least one true run beside them.")
     if table.n_runs and table.is_binary != truth.is_binary:
         words = {True: "tasks in or out (0/1)", False: "mixture weights"}
         raise InputError(
             f"The {name} are of {words[table.is_binary]} and the true runs of {words[truth.is_binary]}. "
-            "Give both alike."
+            "Both must be of one kind."
         )
 
 
@@ -289,7 +289,7 @@ def _refuse_model(name: str, model: Model, truth: Outcomes) -> None:
     if model.task_names != truth.task_names:
         raise InputError(f"The model of {name} has the tasks in another order than the runs. Give the table.")
     if odd := [part.name for part in model.parts if not isinstance(part.surrogate, Surrogate)]:
-        raise InputError(f"A {odd[0]} does not know how uncertain it is. Fit the {name} without 'surrogate'.")
+        raise InputError(f"A {odd[0]} predicts no std. Fit the {name} without 'surrogate'.")
     values = model.outcomes.targets(truth.target_names).values
     if empty := [truth.target_names[t] for t in np.flatnonzero(np.isnan(values).all(0))]:
         raise InputError(f"The model of {name} was fitted without any value of {some_of(empty)}. Give one that has.")

@@ -141,10 +141,10 @@ class _Packer:
         return name
 
     def _of_ours(self, value: Any) -> Any:
-        cls = type(value)
-        if not cls.__module__.startswith("whence.") or cls.__module__.startswith("whence.cli"):
+        cls = value if isinstance(value, type) else type(value)
+        if cls is value or not cls.__module__.startswith("whence.") or cls.__module__.startswith("whence.cli"):
             raise InputError(
-                f"A model can be saved if all of it is of whence, and this has a {cls.__name__} of {cls.__module__}. "
+                f"Only classes of whence can be saved, and this model has {cls.__name__} of {cls.__module__}. "
                 "Save the runs instead, and fit them again."
             )
         entry = {"class": f"{cls.__module__}:{cls.__qualname__}"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 # True runs of different subsets that it takes to weigh fused surrogates against others.
 FEWEST_TO_FUSE = 4
 UNCHECKED = "Not checked on held-out runs: treat every number as a guess."
-COMPLETE = "Every subset was run: effects are those of the runs themselves, up to their noise."
+COMPLETE = "Every subset was run, so nothing is extrapolated; predictions and effects smooth over the noise of runs."
 TRUST = (
     (0.8, "Predictions can be relied on within the range of the runs."),
     (0.5, "Good for ranking subsets; check the chosen one with a real run."),
@@ -27,7 +28,7 @@ FEW_SUBSETS = 20
 
 
 def trust(correlation: float, n_subsets: int, *, complete: bool = False) -> str:
-    """Return in words what a rank correlation on held-out runs of so many subsets allows; NaN where there were none.
+    """Return in words how far to trust a rank correlation on held-out runs of this many subsets; it may be NaN.
 
     ``complete`` says that every subset was run, so that nothing has to be predicted.
 
@@ -61,12 +62,19 @@ def trust_in_estimates(model: Model) -> str:
     each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
     said = [f"where they move by 1, predictions move by {', '.join(each)}"]
     if not any(slopes.values()):
-        said = ["none, as true runs alone predict held-out runs better"]
+        said = ["none: predictions rest on the true runs alone"]
     scores = model.quality()
     words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
     known = ", ".join(f"{what} {scores[key]:.2f}" for key, what in words.items() if not np.isnan(scores[key]))
     if known:
-        said.append(f"rank correlation on held-out true runs: {known}")
+        said.append(f"rank correlation on held-out true runs: {known}{_in_doubt(scores, model.n_subsets)}")
     else:
         said.append(f"not checked, which takes {FEWEST_TO_FUSE} true runs of different subsets")
     return f"Trust in the estimates: {'; '.join(said)}."
+
+
+def _in_doubt(scores: Mapping[str, float], n_subsets: int) -> str:
+    """Words for both together that scored lower than one alone, where that is within two standard errors."""
+    lower = max(scores["lds_estimates"], scores["lds_true_runs"]) - scores["lds"]
+    chance = 0.005 < lower <= 2 / np.sqrt(n_subsets - 1)
+    return f" (on {n_subsets} subsets, too few to tell these apart)" if chance else ""

@@ -102,54 +102,77 @@ class CombinedKernel:
         """Return the relevance of every coordinate at θ, (D,)."""
         return self._split(theta)[4]
 
-    def negative_log_evidence(self, theta: Array, X: Array, Z: Array, counts: Array) -> tuple[float, Array]:
+    def negative_log_evidence(
+        self, theta: Array, X: Array, Z: Array, counts: Array, room: Array | None = None
+    ) -> tuple[float, Array]:
         """Return −log p(Z | θ) averaged over targets, each with its own scale profiled out, and its gradient.
 
-        With q_t = z_tᵀ C⁻¹ z_t the profile evidence of one target is −m/2 log q_t − 1/2 log|C| + constant.
+        With q_t = z_tᵀ C⁻¹ z_t the profile evidence of one target is −m/2 log q_t − 1/2 log|C| + constant. ``room``
+        (7, m, m) is overwritten: asking for new memory in every step takes longer than computing in it.
         """
         n_runs, n_targets = Z.shape
-        variances, noise, rate, _, _ = self._split(theta)
-        linear, pairs, rbf, size = self._parts(theta)
-        inner = linear.evaluate(X, X)
-        self_inner = np.diag(inner)
-        # The rates of the RBF part are rate / 2 times the weights of the others.
-        distance = rate / 2 * np.maximum(self_inner[:, None] + self_inner[None, :] - 2 * inner, 0.0)
-        values = [inner, pairs.of(inner), rbf.of(distance.copy())]
-        if size is not None:
-            gap = size.gap(X, X)
-            values.append(size.of(gap))
-
-        C = np.ones((n_runs, n_runs))
-        for variance, value in zip(variances, values, strict=True):
-            C += variance * value
+        inner, apart, rbf, gap, size, C, spare = self.room(n_runs) if room is None else room
+        variances, noise, rate, size_rate, relevance = self._split(theta)
+        v_linear, v_pairs, v_rbf = variances[:3]
+        weights = relevance / self.n_coordinates
+        np.matmul(X * weights, X.T, out=inner)
+        # The exponents of the RBF and of the size part are minus their weighted squared distances.
+        half = rate / 2 * np.diag(inner)
+        np.multiply(inner, rate, out=apart)
+        apart -= half[:, None]
+        apart -= half
+        np.exp(np.minimum(apart, 0.0, out=apart), out=rbf)
+        np.multiply(inner, v_pairs, out=C)
+        C += v_linear
+        C *= inner
+        C += 1.0
+        C += np.multiply(rbf, v_rbf, out=spare)
+        if self.size_direction is not None:
+            sizes = X @ (self.size_direction / self.size_unit)
+            np.subtract(sizes[:, None], sizes, out=gap)
+            gap *= gap
+            gap *= -size_rate / 2
+            np.exp(gap, out=size)
+            C += np.multiply(size, variances[3], out=spare)
         C[np.diag_indices(n_runs)] += noise / counts
         try:
-            factor = cholesky(C, lower=True, check_finite=False)
+            # The transpose of a symmetric matrix is itself in LAPACK's order.
+            factor = cholesky(C.T, lower=True, overwrite_a=True, check_finite=False)
         except LinAlgError:
             return np.inf, np.zeros_like(theta)
         dual = cho_solve((factor, True), Z, check_finite=False)
         fit = np.maximum((Z * dual).sum(0), 1e-12)
         value = n_runs / 2 * np.log(fit).mean() + np.log(np.diag(factor)).sum()
 
-        # W = d value / d C, contracted below with d C / d θ for every θ at the cost of a few products with X.
-        lower, _ = dpotri(factor, lower=1)
-        W = lower + lower.T
+        # W = d value / d C, contracted below with d C / d θ for every θ at the cost of a few products with X. All that
+        # it is contracted with is symmetric, so that a triangle of C⁻¹ serves, its diagonal halved.
+        W = dpotri(factor, lower=1, overwrite_c=1)[0].T
         W[np.diag_indices(n_runs)] /= 2
-        W -= (dual * (n_runs / (fit * n_targets))) @ dual.T
-        W /= 2
-        by_inner = W * (variances[0] * linear.slope(inner) + variances[1] * pairs.slope(inner))
-        by_distance = -variances[2] * W * values[2]
-        by_weight = (by_inner @ X * X).sum(0) * linear.weights
-        by_rate = 2 * (by_distance.sum(1) @ X**2 - (by_distance @ X * X).sum(0)) * rbf.rates
-        gradient = np.empty_like(theta)
-        gradient[: self.n_parts] = variances * [np.vdot(W, value) for value in values]
+        W -= np.matmul(dual * (n_runs / (2 * fit * n_targets)), dual.T, out=spare)
+        gradient = np.zeros_like(theta)
         gradient[self.n_parts] = noise * (np.diag(W) / counts).sum()
-        gradient[self.n_parts + 1] = np.vdot(by_distance, distance)
-        gradient[self.n_parts + 2] = 0.0
-        if size is not None:
-            gradient[self.n_parts + 2] = -size.rate * variances[3] * np.vdot(W * values[3], gap)
-        gradient[self.n_parts + 3 :] = by_weight + by_rate
+        if self.size_direction is not None:
+            size *= W
+            gradient[3] = variances[3] * size.sum()
+            gradient[self.n_parts + 2] = variances[3] * np.vdot(size, gap)
+        rbf *= W
+        rbf *= v_rbf
+        gradient[2] = rbf.sum()
+        gradient[self.n_parts + 1] = np.vdot(rbf, apart)
+        np.multiply(W, inner, out=spare)
+        gradient[0], gradient[1] = v_linear * spare.sum(), v_pairs * np.vdot(spare, inner)
+        # d value / d inner, by way of all three parts.
+        spare *= 2 * v_pairs
+        spare += np.multiply(W, v_linear, out=W)
+        spare += np.multiply(rbf, rate, out=rbf)
+        row_sums = rbf.sum(0) + rbf.sum(1)
+        gradient[self.n_parts + 3 :] = weights * ((spare @ X * X).sum(0) - row_sums @ X**2 / 2)
         return float(value), gradient
+
+    @staticmethod
+    def room(n_runs: int) -> Array:
+        """Return memory for the matrices of `negative_log_evidence`."""
+        return np.empty((7, n_runs, n_runs))
 
     def fit(
         self,
@@ -171,9 +194,10 @@ class CombinedKernel:
         """
         rows, targets = tuning_sample(Z, max_runs, seed)
         X, Z, counts = X[rows], Z[np.ix_(rows, targets)], counts[rows]
+        room = self.room(len(rows))
 
         def objective(theta: Array) -> tuple[float, Array]:
-            value, gradient = self.negative_log_evidence(theta, X, Z, counts)
+            value, gradient = self.negative_log_evidence(theta, X, Z, counts, room)
             deviation = (theta - mean) / std
             return float(value + 0.5 * deviation @ deviation), gradient + deviation / std
 
