@@ -1,15 +1,19 @@
 """Race the search against other ways to spend a budget of runs, on tables in which every candidate was measured.
 
     python benchmarks/search.py race [--repeats 3] [--targets 2] [--budget 40] [--jobs 1]
+    python benchmarks/search.py verdicts [--repeats 3]
     python benchmarks/search.py sure [--repeats 40]
 
-``race``: a run is a look-up in a table of ../shared/data/tables (at most 1,023 of its rows, drawn once; mixtures are
-rows too). After every run a method names the row it would use. Regret is how much worse that row is than the best one,
-over how much better the best is than the median; "top 1%" is the number of runs after which the named row is among the
-best 1% and stays there until 3 more runs were made. ``sure``: on simulated functions with noise and on the tables, how
-often the row of a search that stops because it is 90% sure is within its tolerance of the best.
+``race``: a run is a look-up in a table of ../shared/data/tables or a recorded set of the project (at most 1,023 of its
+rows, drawn once; mixtures are rows too). After every run a method names the row it would use. Regret is how much worse
+that row is than the best one, over how much better the best is than the median; "top 1%" is the number of runs after
+which the named row is among the best 1% and stays there until 3 more runs were made. ``sure``: on simulated functions
+with noise and on the tables, how often the row of a search that stops because it is 90% sure is within its tolerance of
+the best. ``verdicts``: of the tasks whose Shapley value on the whole table is at least a tenth of the largest, how many
+`whence.fit` of the runs calls right and how many wrong (helps for hurts), with runs chosen for effects and with rows at
+random.
 
-Left out: BoTorch with a binary kernel, which is not installed here. What is printed is in benchmarks/results/search.md.
+BoTorch and Optuna are raced where they are installed. What is printed is in benchmarks/results/search.md.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import whence
+from whence.searching.goals import named_row
 
 warnings.simplefilter("ignore")
 TABLES = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "tables"
@@ -41,6 +46,19 @@ RACED = (
     "shapiq_sentiment14",
     "regmix_1m",
     "regmix_60m",
+    "recorded:digits",
+    "recorded:digits_network",
+)
+# Measured tables that no rule of the search was chosen on.
+HELD_OUT = (
+    "recorded:newsgroups",
+    "recorded:sst2",
+    "recorded:cifar10",
+    "recorded:mt10_cloning_loss",
+    "recorded:mt10_cloning_return",
+    "recorded:modular_addition_tuned",
+    "recorded:modular_quadratic_scratch",
+    "recorded:modular_division_scratch",
 )
 MOST_ROWS = 1023
 CHECKPOINTS = (10, 15, 20, 30, 40)
@@ -48,10 +66,15 @@ CHECKPOINTS = (10, 15, 20, 30, 40)
 
 def table(name, rng):
     """Subsets (n, K) and outcomes (n, T), higher being better, of a table."""
-    arrays = np.load(TABLES / f"{name}.npz")
-    about = json.loads((TABLES / f"{name}.json").read_text())
-    S, Y = arrays["S"].astype(float), arrays["Y"] * (-1 if about["lower_is_better"] else 1)
-    if "regmix" in name:
+    if name.startswith("recorded:"):
+        runs = whence.datasets.load(name.removeprefix("recorded:"))
+        S, Y, _ = runs.distinct()
+        Y = np.where(runs.maximize, Y, -Y)
+    else:
+        arrays = np.load(TABLES / f"{name}.npz")
+        about = json.loads((TABLES / f"{name}.json").read_text())
+        S, Y = arrays["S"].astype(float), arrays["Y"] * (-1 if about["lower_is_better"] else 1)
+    if "regmix" in name or (name.startswith("recorded:") and Y.shape[1] > 1):
         Y = np.column_stack([Y.mean(1), Y])
     keep = np.sort(rng.permutation(len(S))[:MOST_ROWS])
     S, first = np.unique(S[keep], axis=0, return_index=True)
@@ -71,10 +94,11 @@ def ours(S, y, budget, seed):
         for run in search.ask():
             search.tell(run, y[place_of(S, run.subset)])
             made = len(search.asked)
-            if made <= 20 or made % 2 == 0:
-                best = search.standing(search.ledger()).best
-                named = place_of(S, best.row) if best else int(max(_told(search, S), key=lambda at: y[at]))
-            yield named
+            belief = search.belief(search.ledger())
+            if made > 2 and np.ptp(belief.goodness) > 0:
+                yield place_of(S, named_row(search.space, belief, search.rng(made)))
+            else:
+                yield max(_told(search, S), key=lambda at: y[at])
 
 
 def _told(search, S):
@@ -138,6 +162,40 @@ def tpe(S, y, budget, seed):
         yield max(tried, key=lambda each: y[each])
 
 
+def botorch(predicted):
+    """Log expected improvement of BoTorch's default process over the rows, after eight at random.
+
+    On rows of 0 and 1 its kernel, with a length for each task, is a product over tasks of "same or not". What it names
+    is the best run, or with ``predicted`` the row of the highest posterior mean.
+    """
+
+    def method(S, y, budget, seed):
+        import torch
+        from botorch.acquisition import LogExpectedImprovement
+        from botorch.fit import fit_gpytorch_mll
+        from botorch.models import SingleTaskGP
+        from gpytorch.mlls import ExactMarginalLogLikelihood
+
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)
+        X, tried = torch.tensor(S), []
+        for at in np.random.default_rng(seed).permutation(len(S))[:8].tolist():
+            tried.append(at)
+            yield max(tried, key=lambda each: y[each])
+        while len(tried) < budget:
+            told = torch.tensor(y[tried])[:, None]
+            model = SingleTaskGP(X[tried], (told - told.mean()) / told.std().clamp_min(1e-12))
+            fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+            with torch.no_grad():
+                worth = LogExpectedImprovement(model, model.train_targets.max())(X[:, None])
+                worth[tried] = -torch.inf
+                tried.append(int(worth.argmax()))
+                best = int(model.posterior(X).mean.argmax())
+            yield best if predicted else max(tried, key=lambda each: y[each])
+
+    return method
+
+
 def elimination(S, y, budget, seed):
     """Start from all tasks and drop the one whose absence is best, again and again; add where that is better."""
     binary, tried = np.isin(S, (0, 1)).all(), []
@@ -192,6 +250,8 @@ METHODS = {
     "random + linear": _fitted(linear, range(4, 41, 2)),
     "random + LightGBM": _fitted(boosted, range(10, 41, 3)),
     "Optuna TPE": tpe,
+    "BoTorch, best run": botorch(predicted=False),
+    "BoTorch, best predicted": botorch(predicted=True),
     "successive elimination": elimination,
     "leave-one-out": leave_one_out,
 }
@@ -216,35 +276,37 @@ def one_race(name, target, method, seed, budget):
     return name, method, first, regret.tolist(), time.process_time() - began
 
 
-def remembered(call, raw):
-    """What a race came to; from the file where it is in it, else run and added to it."""
-    key = json.dumps([*call[:2], *call[2:]], default=int)
-    if raw and raw.exists():
-        for line in raw.read_text().splitlines():
-            record = json.loads(line)
-            if record["call"] == key:
-                return record["found"]
+def remembered(raw):
+    """What races of an earlier command came to."""
+    lines = raw.read_text().splitlines() if raw and raw.exists() else []
+    return {tuple(record["call"]): record["found"] for record in map(json.loads, lines)}
+
+
+def run_and_keep(call, raw):
     found = one_race(*call)
     if raw:
         with raw.open("a") as file:
-            file.write(json.dumps({"call": key, "found": found}) + "\n")
+            file.write(json.dumps({"call": call, "found": found}) + "\n")
     return found
 
 
 def race(arguments):
     targets = {}
-    for name in arguments.only or RACED:
+    for name in arguments.only or (HELD_OUT if arguments.held_out else RACED):
         Y = table(name, np.random.default_rng(1))[1]
         spread = [t for t in range(Y.shape[1]) if np.isfinite(Y[:, t]).all() and np.ptp(Y[:, t]) > 0]
         targets[name] = [spread[0], *np.random.default_rng(2).permutation(spread[1:])][: arguments.targets]
     calls = [
-        (name, target, method, seed, arguments.budget)
+        (name, int(target), method, seed, arguments.budget)
+        for seed in range(arguments.repeats)
         for name, own in targets.items()
         for target in own
-        for seed in range(arguments.repeats)
         for method in arguments.methods or METHODS
     ]
-    found = Parallel(arguments.jobs)(delayed(remembered)(call, arguments.raw) for call in calls)
+    known = remembered(arguments.raw)
+    new = [call for call in calls if call not in known]
+    known |= zip(new, Parallel(arguments.jobs)(delayed(run_and_keep)(call, arguments.raw) for call in new), strict=True)
+    found = [known[call] for call in calls]
     marks = [n for n in CHECKPOINTS if n <= arguments.budget]
     print(f"| method | runs to the top 1% | {' | '.join(f'regret at {n}' for n in marks)} | s per search |")
     print(f"|---|---|{'---|' * (len(marks) + 1)}")
@@ -261,6 +323,48 @@ def race(arguments):
         print(f"\n| {what} | {' | '.join(targets)} |\n|---|{'---|' * len(targets)}")
         for method, own in by_table.items():
             print(f"| {method} | {' | '.join(f'{value:.3g}' for value in own[place])} |")
+
+
+# ---- verdicts ------------------------------------------------------------------------------------------------------
+
+
+def one_verdict(name, target, seed, budget):
+    """Shares of the tasks that matter whose verdict is right, and wrong, after each of some numbers of runs."""
+    S, Y = table(name, np.random.default_rng(1))
+    y = Y[:, target]
+    true = whence.attribute(whence.fit(whence.Outcomes(S, y, maximize=True))).scores[:, 0]
+    matters = abs(true) >= 0.1 * abs(true).max()
+    found = {}
+    for way, goal in (("chosen for effects", "effects"), ("at random", None)):
+        if goal:
+            search = whence.Search(
+                S.shape[1], goal=goal, budget=budget, maximize=True, candidates=S, seed=seed, stop=False
+            )
+            order = []
+            for _ in range(budget):
+                for run in search.ask():
+                    order.append(place_of(S, run.subset))
+                    search.tell(run, y[order[-1]])
+        else:
+            order = np.random.default_rng(seed).permutation(len(S))[:budget]
+        for n in [n for n in CHECKPOINTS if n <= budget]:
+            rows = np.asarray(order[:n])
+            found_here = whence.attribute(whence.fit(whence.Outcomes(S[rows], y[rows], maximize=True)))
+            said = np.array([{"helps": 1, "hurts": -1}.get(str(each), 0) for each in found_here.verdicts()[:, 0]])
+            right = said * np.sign(true)
+            found[way, n] = float((right[matters] > 0).mean()), float((right[matters] < 0).mean())
+    return found
+
+
+def verdicts(arguments):
+    names = [name for name in arguments.only or RACED if "regmix" not in name]
+    calls = [(name, 0, seed, arguments.budget) for seed in range(arguments.repeats) for name in names]
+    found = Parallel(arguments.jobs)(delayed(one_verdict)(*call) for call in calls)
+    marks = [n for n in CHECKPOINTS if n <= arguments.budget]
+    print(f"| runs | {' | '.join(f'{n}: right (wrong)' for n in marks)} |\n|---|{'---|' * len(marks)}")
+    for way in ("chosen for effects", "at random"):
+        cells = [np.mean([each[way, n] for each in found], axis=0) for n in marks]
+        print(f"| {way} | {' | '.join(f'{right:.0%} ({wrong:.1%})' for right, wrong in cells)} |")
 
 
 # ---- is 90% sure right 90% of the time? ---------------------------------------------------------------------------
@@ -331,18 +435,19 @@ def sure(arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["race", "sure"])
+    parser.add_argument("part", choices=["race", "verdicts", "sure"])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--targets", type=int, default=2)
     parser.add_argument("--budget", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", nargs="*")
     parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--held-out", action="store_true", help="race on tables that no rule was chosen on")
     parser.add_argument("--raw", type=Path, help="file to keep single races in, and to resume from")
     arguments = parser.parse_args()
     print(f"python benchmarks/search.py {arguments.part}, {platform.machine()}, {time.strftime('%d %B %Y')}")
     began = time.time()
-    {"race": race, "sure": sure}[arguments.part](arguments)
+    {"race": race, "verdicts": verdicts, "sure": sure}[arguments.part](arguments)
     print(f"\n{(time.time() - began) / 60:.1f} min")
 
 

@@ -35,6 +35,29 @@ def test_a_run_below_the_median_of_four_finished_ones_is_stopped(tmp_path):
     assert curves_in(tmp_path)[8] == {1: 1.4}
 
 
+def test_a_damaged_curve_is_left_out_and_one_of_numbers_that_are_none_is_kept_without_them(tmp_path):
+    for seed in range(3):
+        report = Report(tmp_path, seed, True)
+        report(0, float(seed))
+        report(1, float("nan"))
+    place = tmp_path / "1.json"
+    whole = place.read_bytes()
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        place.write_bytes(damaged)
+        found = curves_in(tmp_path)
+        assert found | {1: {0: 1.0}} == {0: {0: 0.0}, 1: {0: 1.0}, 2: {0: 2.0}}
+    place.write_bytes(whole)
+    elsewhere = tmp_path / "elsewhere.txt"
+    elsewhere.write_text("mine")
+    place.unlink()
+    place.symlink_to(elsewhere)
+    Report(tmp_path, 1, True)(0, 1.0)
+    assert elsewhere.read_text() == "mine"
+    assert curves_in(tmp_path)[1] == {0: 1.0}
+
+
 def test_what_a_stopped_run_would_have_come_to_is_on_the_line_of_the_others():
     curves = {seed: {0: float(seed), 1: 0.0} for seed in range(5)} | {9: {0: 1.5}, 8: {7: 1.0}}
     found = carried_on(curves, np.arange(5), 10 + 2 * np.arange(5.0), np.array([9, 8, 3]))

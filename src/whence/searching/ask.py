@@ -30,10 +30,11 @@ from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.subset import Subset
 from whence.searching.belief import FEWEST, Belief, Known
 from whence.searching.decisions import Asked, Proposal, read_decisions, write_decisions
-from whence.searching.goals import GOALS, Best, best_row, next_row, prediction_error, share_settled
+from whence.searching.goals import GOALS, next_row
 from whence.searching.objective import Objective
 from whence.searching.pruning import Pruned, carried_on, curves_in
 from whence.searching.space import Space, balanced_start, make_space
+from whence.searching.standing import Standing, standing_of
 from whence.surrogates.fit import fit
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
@@ -41,25 +42,11 @@ from whence.surrogates.rungs import Rung
 
 START = "balanced start"
 TOLD = "told, not asked for"
-SURE = 0.9  # how sure an answer must be to stop before the budget is spent
-SETTLED_ERROR = 0.1  # of the std of outcomes, at which predictions are good enough
-FEWEST_BEYOND = 5  # runs beyond the start before a search may stop
-LATEST = 2  # runs without which an answer must be settled too
-
-
-@dataclass(frozen=True)
-class Standing:
-    """How far a search is: the best row so far (goal "best"), how much is settled, and whether to stop, in words."""
-
-    best: Best | None
-    settled: float
-    stop: bool
-    words: str
 
 
 @dataclass
 class Search:
-    """A search whose runs somebody else makes: `ask` for runs, `tell` what came out.
+    """A search whose runs you make yourself: `ask` for runs, and `tell` their outcomes.
 
     Parameters
     ----------
@@ -68,7 +55,7 @@ class Search:
     goal : {"best", "effects", "prediction"}
         What the runs are for: the best subset or mixture, who helps and who hurts, or predictions of any allowed one.
     budget : int
-        The most runs to ask for.
+        Largest number of runs.
     target : str, optional
         The target to look at; all of them where not given.
     weights : mapping of str to float, optional
@@ -85,14 +72,14 @@ class Search:
     candidates : array (n, K), optional
         The only rows that can be run.
     within : float, optional
-        How much less than the best is as good as the best; a tenth of the std of predicted outcomes if not given.
+        Difference from the best that does not matter; default: a tenth of the std of predicted outcomes.
     stop : bool
         Whether to stop before the budget is spent once the answer is settled.
     path : path, optional
         Run folder, created, or resumed if it exists. Any process may ask or tell in turn.
     seed : int
     estimates : Outcomes, optional
-        Estimates of the same targets for many subsets, by something cheaper than a run.
+        Cheap estimates of the same targets for many subsets.
 
     Examples
     --------
@@ -201,7 +188,7 @@ class Search:
             yield journal
 
     def ledger(self) -> Ledger:
-        """Return what every run that was asked for has come to."""
+        """Return the state of every run that was asked for."""
         if self.folder is not None and is_run(self.folder):
             return read_ledger(self.folder)
         return self._memory.ledger if self._memory else Ledger(self.plan())
@@ -209,7 +196,7 @@ class Search:
     # ---- deciding ----------------------------------------------------------------------------------------
 
     def belief(self, ledger: Ledger, running: Iterable[int] = (), *, alone: bool = False) -> Belief:
-        """Return what the finished runs say; ``running`` are counted as not finished, whatever became of them.
+        """Return the belief from the finished runs; those ``running`` count as not finished, even if they are.
 
         ``alone`` leaves out what is running, which else counts as it is predicted.
         """
@@ -220,7 +207,7 @@ class Search:
         rows = ledger.plan.subsets
         values = ledger.values[0][done] if ledger.targets else np.zeros((int(done.sum()), 0))
         known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
-        key = b"".join(part.tobytes() for part in (status, rows, values, np.array(alone)))
+        key = b"".join(part.tobytes() for part in (status, rows, values, known.running))
         if self._belief is None or key != self._believed:
             belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
             if stopped.any() and self.curves is not None and self.goal == "best":
@@ -238,7 +225,7 @@ class Search:
         return found
 
     def _rung(self, ledger: Ledger) -> Rung | None:
-        """Return what the estimates say, in the units of the goal; None without any."""
+        """Return the estimates in the units of the goal; None without any."""
         if self.estimates is None or not ledger.targets:
             return None
         if self._learned is None:
@@ -291,31 +278,7 @@ class Search:
 
     def standing(self, ledger: Ledger) -> Standing:
         """Return how far the search is, by the runs that are finished."""
-        belief, rng = self.belief(ledger, alone=True), self.rng(len(self.asked))
-        done = len(belief.known.rows)
-        if done < FEWEST or not ledger.targets:
-            return Standing(None, 0.0, False, f"{counted(done, 'run')} finished, too few to say anything")
-        early = done < self.n_start + FEWEST_BEYOND or not self.stop
-        if np.ptp(belief.goodness, axis=0).max() == 0:
-            return Standing(None, 0.0, False, f"all {counted(done, 'run')} came out alike")
-        if self.goal == "best":
-            best = best_row(self.space, belief, self.within, rng)
-            if not early and best.sure >= SURE:  # and was, before the last runs
-                latest = np.flatnonzero(ledger.status[0] == DONE)[-LATEST:]
-                before = best_row(self.space, self.belief(ledger, latest, alone=True), self.within, rng)
-                early = before.sure < SURE
-            more = "" if best.sure >= SURE else f"; the best may be better by {best.gain:.2g} on average"
-            words = f"{best.sure:.0%} sure to be within {best.within:.2g} of the best{more}"
-            return Standing(best, best.sure, not early and best.sure >= SURE, words)
-        if self.goal == "effects" and early:
-            return Standing(None, 0.0, False, f"{counted(done, 'run')} finished")
-        if self.goal == "effects":
-            share, count = share_settled(self.model(ledger))
-            words = f"{round(share * count)} of {counted(count, 'effect')} of tasks and pairs settled"
-            return Standing(None, share, not early and share == 1, words)
-        error = prediction_error(self.space, belief, rng)
-        words = f"predictions are off by {error:.0%} of the spread of outcomes"
-        return Standing(None, 1 - error, not early and error <= SETTLED_ERROR, words)
+        return standing_of(self, ledger)
 
     def decide(self, books: Books) -> Job | None:
         """Add a run to the plan, on disk before it returns, and return its job; None where there is nothing to add."""

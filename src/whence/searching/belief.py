@@ -1,8 +1,9 @@
 """What the runs so far say of any other: a Gaussian process over all allowed rows, and how likely a row is to fail.
 
-Decisions are made from one surrogate, the kernel of :mod:`whence.surrogates.combined`, tuned again for each of them:
-it takes hundredths of a second, and found the best rows sooner than the average that answers are read from
-(benchmarks/results/search.md). With estimates from a cheaper rung it is the fused one.
+Decisions are made from the kernel of :mod:`whence.surrogates.combined`, tuned again for each of them: it takes
+hundredths of a second, and found the best rows sooner than the average that answers are read from
+(benchmarks/results/search.md). The best row is looked for on two scales, that of the outcomes and that of their ranks,
+which a few very bad runs do not bend. With estimates from a cheaper rung it is the fused surrogate, on one scale.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.rungs import Rung
+from whence.surrogates.warp import RankScale
 
 FEWEST = 3  # runs before anything can be learned
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
@@ -72,7 +74,7 @@ class Known:
         if len(self.failed) > 1 and alone.any() and len(self.rows):
             named = some_of([task_names[k] for k in np.flatnonzero(alone)], 3)
             return f"{said}: every run with {named}, and no other. Such rows are avoided."
-        return f"{said}. Rows like them are avoided, as far as the failures depend on the tasks."
+        return f"{said}. Similar rows are avoided, if the failures depend on the tasks."
 
 
 @dataclass(frozen=True)
@@ -94,9 +96,23 @@ class Belief:
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
 
     def with_guesses(self, rows: Array, goodness: Array) -> Belief:
-        """Return the same with what runs that were stopped early would have come to, where that is not NaN."""
+        """Return the same with the extrapolated outcomes of runs that were stopped early, where not NaN."""
         told = ~np.isnan(goodness)
         return replace(self, guesses=(rows[told], goodness[told][:, None]))
+
+    @cached_property
+    def scales(self) -> tuple[Belief, ...]:
+        """The same on two scales, each in units of its own std: what was measured, and normal scores of its ranks."""
+        if self.rung is not None:
+            return (self,)
+        n_runs, guessed = len(self.goodness), np.zeros((0, 1)) if self.guesses is None else self.guesses[1]
+        told = np.vstack([self.goodness, guessed])
+        found = []
+        for scale in (told, RankScale.learn(told)[1]):
+            unit = (scale - scale.mean(0)) / np.maximum(scale.std(0), 1e-300)
+            guesses = None if self.guesses is None else (self.guesses[0], unit[n_runs:])
+            found.append(replace(self, goodness=unit[:n_runs], guesses=guesses))
+        return tuple(found)
 
     @cached_property
     def surrogate(self) -> Any:

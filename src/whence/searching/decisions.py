@@ -1,4 +1,4 @@
-"""Decisions: the runs that a search has asked for, as they are on disk (``search.json`` of the run folder)."""
+"""Decisions: the runs that a search has asked for, kept on disk (``search.json`` of the run folder)."""
 
 from __future__ import annotations
 

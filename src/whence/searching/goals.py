@@ -2,7 +2,8 @@
 
 best
     Augmented expected improvement (Huang et al. 2006): how much better than the best known row a row is expected to be,
-    times 1 − noise std / std of a new run, so that a row is repeated only where noise hides what it is worth.
+    times 1 − noise std / std of a new run, so that a row is repeated only where noise hides what it is worth; the
+    mean of it on the scale of the outcomes and on that of their ranks, each as a share of its greatest value.
 effects
     The run that most reduces the variance of those effects of tasks and pairs whose sign is not settled at 90%.
 prediction
@@ -64,10 +65,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Best:
-    """The best allowed row by what is known (K,), and how sure that is.
+    """The best allowed row (K,) by current belief, and its probability.
 
     ``sure`` is the probability that it is within ``within`` of the best allowed row, and ``gain`` how much better that
-    one is expected to be.
+    one is expected to be, by the process as it is.
     """
 
     row: Array
@@ -104,15 +105,23 @@ def _unseen(space: Space, known: Known, rng: np.random.Generator, why: str) -> C
 def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Callable[[float], str]) -> Choice | None:
     known = belief.known
     measured = known.rows[distinct_rows(known.rows)[0]]
-    incumbent = float(belief.moments(measured)[0].max())
+    incumbents = [float(scale.moments(measured)[0].max()) for scale in belief.scales]
     closed = np.vstack([known.running, known.failed, measured if known.deterministic else measured[:0]])
 
-    def worth(rows: Array) -> Array:
-        mean, std, noise = (part.reshape(-1) for part in belief.moments(rows))
-        improvement = _expected_improvement(mean - incumbent, std) * (1 - np.sqrt(noise / (noise + std**2)))
-        return np.where(among(rows, closed), -np.inf, known.weighed(improvement, rows))
+    def improvements(rows: Array) -> Array:
+        found = []
+        for scale, incumbent in zip(belief.scales, incumbents, strict=True):
+            mean, std, noise = (part.reshape(-1) for part in scale.moments(rows))
+            found.append(_expected_improvement(mean - incumbent, std) * (1 - np.sqrt(noise / (noise + std**2))))
+        return np.array(found)  # (scales, n)
 
     pool = np.vstack([space.draw(DRAWN, rng), measured])
+    greatest = np.maximum(improvements(pool).max(1, keepdims=True), 1e-300)
+
+    def worth(rows: Array) -> Array:
+        shares = known.weighed((improvements(rows) / greatest).mean(0), rows)
+        return np.where(among(rows, closed), -np.inf, shares)
+
     row, best = climb(worth, pool, space, rng)
     if not best > -np.inf:
         return None
@@ -124,12 +133,14 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
         return Choice(row, f"repeat: {runs} of it cannot tell it from the best yet, {predicted}")
     chance = float(known.chance(row[None])[0])
     doubt = f"; {1 - chance:.0%} chance to fail" if chance < 0.9 else ""
-    return Choice(row, f"may beat the best, {show(incumbent)}: {predicted}{doubt}")
+    incumbent = show(float(belief.moments(measured)[0].max()))
+    return Choice(row, f"may beat the best, {incumbent}: {predicted}{doubt}")
 
 
 def _expected_improvement(ahead: Array, std: Array) -> Array:
     z = ahead / np.maximum(std, 1e-300)
-    return np.asarray(std * (z * ndtr(z) + np.exp(-np.minimum(z**2, 1400) / 2) / np.sqrt(2 * np.pi)))
+    relative = z * ndtr(z) + np.exp(-np.minimum(z**2, 1400) / 2) / np.sqrt(2 * np.pi)
+    return np.asarray(std * np.maximum(relative, 0))
 
 
 def climb(worth: Callable[[Array], Array], pool: Array, space: Space, rng: np.random.Generator) -> tuple[Array, float]:
@@ -216,37 +227,50 @@ def _settled(contrasts: Array, mean: Array, covariance: Array, unit: Array) -> N
 # ---- how sure -------------------------------------------------------------------------------------------------
 
 
-def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
-    """Return the best row by what is known, and how sure that is, from draws of the process over promising rows."""
+def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
+    """Return the best measured row by the mean of both scales, (K,).
+
+    A row that was never run is named only where no measured one is allowed: what looks better is run next, and rows
+    that only look better are often worse (benchmarks/results/search.md).
+    """
     known = belief.known
     measured = known.rows[distinct_rows(known.rows)[0]]
     measured = measured[space.allow(measured)]
-    pool = np.vstack([measured, space.draw(DRAWN, rng)])
 
     def mean_of(rows: Array) -> Array:
-        mean = belief.moments(rows)[0][:, 0]
+        mean = np.mean([scale.moments(rows)[0][:, 0] for scale in belief.scales], axis=0)
         return np.where(known.chance(rows) < 0.5, -np.inf, mean) if len(known.failed) else mean
 
-    row, _ = climb(mean_of, pool, space, rng)
+    if len(measured):
+        return np.asarray(measured[int(mean_of(measured).argmax())])
+    return climb(mean_of, space.draw(DRAWN, rng), space, rng)[0]
+
+
+def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
+    """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows."""
+    known, row = belief.known, named_row(space, belief, rng)
+    measured = known.rows[distinct_rows(known.rows)[0]]
+    pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])
     mean, std, _ = (part.reshape(len(pool), -1)[:, 0] if part.ndim == 2 else part for part in belief.moments(pool))
     if within is None:
         within = 0.1 * float(mean.std())
     tops = pool[np.argsort(-(mean + 2 * std), kind="stable")[:JOINT]]
     rows = np.vstack([row, tops])
     mean, covariance, noise = belief.joint(rows)
-    unit = stretch(known) * float(belief.unit(rows, covariance, noise)[0])
+    unit = float(belief.unit(rows, covariance, noise)[0])
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0))
-    drawn = mean[:, 0] + unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
-    lost = drawn.max(1) - drawn[:, 0]
-    return Best(row, float((lost <= within).mean()), float(lost.mean()), within)
+    off = unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
+    plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, stretch(known))))
+    return Best(row, float((stretched <= within).mean()), float(plain.mean()), within)
 
 
-def share_settled(model: Model) -> tuple[float, int]:
-    """Return the share of effects of tasks and pairs that are settled, and how many there are.
+def share_settled(model: Model) -> tuple[float, float, int]:
+    """Return the share of effects of tasks and pairs that are settled, that with twice the runs, and their number.
 
     An effect is settled where its 90% interval, which holds on simulated tables (benchmarks/results/calibration.md),
-    excludes zero, or lies within a tenth of the std of the outcome.
+    excludes zero, or lies within a tenth of the std of the outcome. Of twice the runs it is expected that they make
+    intervals narrower by the square root of 2.
     """
     binary = model.outcomes.is_binary
     small = 0.1 * np.nanstd(model.outcomes.values, axis=0)
@@ -255,11 +279,13 @@ def share_settled(model: Model) -> tuple[float, int]:
         found = [attribute(model, "shapley" if binary else "shift"), *([interactions(model)] if binary else [])]
     settled = []
     for each in found:
-        low, high = each.interval()
+        ends = np.stack(each.interval())
+        low, high = np.stack([ends, each.scores + (ends - each.scores) / np.sqrt(2)], axis=1)
         sure = ((low > 0) | (high < 0) | ((low > -small) & (high < small))).all(-1)
-        settled.append(sure if each.order == 1 else sure[np.triu_indices(len(sure), 1)])
-    every = np.concatenate(settled)
-    return float(every.mean()), len(every)
+        settled.append(sure if each.order == 1 else sure[(slice(None), *np.triu_indices(sure.shape[1], 1))])
+    every = np.concatenate(settled, axis=1)
+    now, doubled = every.mean(1).tolist()
+    return now, doubled, every.shape[1]
 
 
 def prediction_error(space: Space, belief: Belief, rng: np.random.Generator) -> float:

@@ -32,7 +32,7 @@ class Objective:
         return np.asarray((values[:, at] - np.nanmean(values[:, at], axis=0)) / np.where(spread > 0, spread, 1.0))
 
     def signed_weights(self, targets: tuple[str, ...], maximize: Any) -> Array:
-        """Return what a unit more of every target is worth, (T,)."""
+        """Return the weight of a unit of every target, (T,)."""
         sign = np.where(as_directions(maximize, targets), 1.0, -1.0)
         share = np.zeros(len(targets))
         if self.weights is not None:
@@ -44,7 +44,7 @@ class Objective:
         share[self._place(self.target, targets) if self.target else slice(None)] = 1.0
         if len(set(sign[share > 0])) > 1:
             raise InputError(
-                "Some targets are to be maximised and some minimised. Say what a unit of each is worth with {weights}, "
+                "Some targets are to be maximised and some minimised. Weight them with {weights}, "
                 "or name the one to optimise with {target}; the runs that are made are kept.",
                 weights=None,
                 target=None,

@@ -15,21 +15,23 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from whence.display.layout import Page, Row, table, title
+from whence.display.layout import Row, remark, table, title, word
 from whence.display.notebook import page_html
 from whence.display.numbers import decimals, number
 from whence.display.report.page import style
 from whence.errors import counted, safe_text
 from whence.measuring.display import duration
+from whence.outcomes.bookkeeping import hint_at_directions
 from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger
 from whence.outcomes.writing import whole_file
-from whence.searching.ask import Search, Standing
+from whence.searching.ask import Search
 from whence.searching.goals import GOALS
+from whence.searching.pictures import best_so_far, intervals
 from whence.searching.result import SearchResult, settling
+from whence.searching.standing import Standing
 
 PAGE = "search.html"
 AGAIN = 5  # seconds after which a browser asks for the page again
-WIDE, HIGH = 640, 200
 HTML = """<!doctype html>
 <html lang="en">
 <head>
@@ -39,7 +41,10 @@ HTML = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
 {refresh}<title>{title}</title>
 <link rel="icon" href="data:,">
-<style>{style}</style>
+<style>{style}
+#answer ~ section table, #answer table {{ width: auto; }}
+#answer ~ section td, #answer ~ section th, #answer td, #answer th {{ padding-right: 1.6rem; }}
+</style>
 </head>
 <body><main><section id="answer"><p class="over">{over}</p><h1>{title}</h1>{lead}</section>{sections}</main></body>
 </html>
@@ -58,6 +63,8 @@ class View:
 
     def __init__(self, asking: Search, *, progress: bool | None = None) -> None:
         self._asking, self._began = asking, time.monotonic()
+        self._before: int | None = None  # runs that were finished before this search was begun or resumed
+        self._hinted = False
         self._talks = progress is True and not sys.stderr.isatty()
         self._live: Any = None
         if sys.stderr.isatty() and progress is not False:
@@ -79,20 +86,31 @@ class View:
         """Show where the search is."""
         asking = self._asking
         made = ledger.done + ledger.failed
-        best = "" if standing.best is None else f" · best so far: {_describe(ledger, standing.best.row)}"
-        line = f"{made} of {asking.budget} runs · {standing.words}{best}"
+        self._before = made if self._before is None else self._before
+        failed = made - ledger.done - int(asking.stopped(ledger).sum())
+        parts = [f"{made} of {asking.budget} runs", f"{failed} failed" if failed else "", self._pace(made)]
+        count, best = " · ".join(part for part in parts if part), ""
+        if standing.best is not None:
+            best = f"best so far: {_describe(ledger, standing.best.row)}"
+        if (self._live or self._talks) and ledger.targets and not self._hinted:
+            self._hinted = True
+            hint_at_directions(ledger.outcomes())
         if self._live:
-            from rich.console import Group
-            from rich.progress_bar import ProgressBar
-
-            running = [f"  {each}" for each in _running(asking, ledger)]
-            self._live.update(Group(ProgressBar(asking.budget, made, width=40), Text(line), Text("\n".join(running))))
+            self._live.update(_lines(made / asking.budget, count, standing.words, best, *_running(asking, ledger)))
         elif self._talks:
-            print(line, file=sys.stderr, flush=True)
+            said = " · ".join(part for part in (parts[0], standing.words, best) if part)
+            print(said, file=sys.stderr, flush=True)
         if asking.folder is not None:
-            since = duration(time.monotonic() - self._began)
-            lead = page_html([Text(line), Text(f"{since} since the search was begun or resumed")])
-            write_page(asking, ledger, lead, going=True)
+            lines = [Text(line) for line in (count, standing.words, best, *_running(asking, ledger)) if line]
+            write_page(asking, ledger, page_html(lines), going=True)
+
+    def _pace(self, made: int) -> str:
+        """Return how long the search has been going on, and how long the rest of the budget would take at this pace."""
+        since, new = time.monotonic() - self._began, made - (self._before or 0)
+        if not new:
+            return ""
+        left = duration(since / new * (self._asking.budget - made))
+        return f"{duration(since)} so far" + (f", at most {left} to go" if made < self._asking.budget else "")
 
     def finish(self, found: SearchResult) -> None:
         """Write the page a last time, with the answer, and the report on all runs."""
@@ -106,10 +124,21 @@ class View:
             report(found.model, asking.folder / "report.html", seed=asking.seed)
 
 
+def _lines(share: float, count: str, *lines: str) -> Any:
+    """Return what a terminal shows: a bar with the count, and lines, each cut where the terminal ends."""
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    bar = Table.grid(padding=(0, 1))
+    bar.add_row(ProgressBar(1.0, min(share, 1.0), width=30), Text(count, no_wrap=True, overflow="ellipsis"))
+    return Group(bar, *(Text(safe_text(line), no_wrap=True, overflow="ellipsis") for line in lines if line))
+
+
 def write_page(asking: Search, ledger: Ledger, lead: str, *, going: bool) -> None:
     """Write the page of a search, whole or not at all."""
     assert asking.folder is not None
-    sections = [f"<section>{page_html(part)}</section>" for part in (_settling(asking, ledger), _made(asking, ledger))]
+    sections = [f"<section>{part}</section>" for part in (_settling(asking, ledger), _made(asking, ledger)) if part]
     text = HTML.format(
         refresh=f'<meta http-equiv="refresh" content="{AGAIN}">\n' if going else "",
         title=escape(f"Search for {GOALS[asking.goal]}"),
@@ -132,52 +161,45 @@ def _running(asking: Search, ledger: Ledger) -> list[str]:
     return [f"running {at}: {_describe(ledger, asking.asked[at].row)} ({asking.asked[at].why})" for at in open_rows]
 
 
-def _settling(asking: Search, ledger: Ledger) -> Page:
+def _settling(asking: Search, ledger: Ledger) -> str:
     """Return what tasks seem to do so far."""
-    found = settling(asking, ledger)
+    found = sorted(settling(asking, ledger), key=lambda each: -each[1])
     if not found:
-        return []
+        return ""
     places = decimals([half for _, _, half in found])
     rows: list[Row] = []
-    for name, effect, half in sorted(found, key=lambda each: -each[1]):
+    for name, effect, half in found:
         verdict = "unclear" if abs(effect) < half else "helps" if effect > 0 else "hurts"
         if asking.goal != "best" and verdict != "unclear":  # of several targets, in whatever direction
             verdict = "settled"
-        rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", Text(verdict)])
+        rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", word(verdict)])
     what = "average change of what is optimised" if asking.goal == "best" else "average change, in std of the outcome"
-    return [title("What tasks do, so far"), table(["task", "effect", "90%", ""], rows, left=[""]), Text(what)]
+    table_of = [table(["task", "effect", "90%", "verdict"], rows, left=["verdict"])]
+    heading = page_html([title("What tasks do, so far"), remark(f"{what}, with its 90% interval")])
+    return heading + intervals(found) + page_html(table_of)
 
 
-def _made(asking: Search, ledger: Ledger) -> Page:
+def _made(asking: Search, ledger: Ledger) -> str:
     """Return all runs, the latest first, with why each was made."""
     states, stopped = {DONE: "", FAILED: "failed"}, asking.stopped(ledger)
+    costs = [] if asking.costs is None else [asking.costs.get(name, 0.0) for name in asking.task_names]
     rows: list[Row] = []
     for at in range(len(asking.asked) - 1, -1, -1):
+        row = asking.asked[at].row
         status = int(ledger.status[0, at]) if at < ledger.status.shape[1] else 0
         values = [f"{value:.4g}" for value in ledger.values[0, at]] if status == DONE else [""] * len(ledger.targets)
         state = "stopped early" if status and stopped[at] else states.get(status, "running")
-        rows.append([str(at), _describe(ledger, asking.asked[at].row), *values, state, asking.asked[at].why])
-    columns = ["run", "tasks", *ledger.targets, "state", "why"]
-    return [title("Runs"), table(columns, rows, left=["tasks", "state", "why"])]
+        price = [f"{np.dot(row, costs):.4g}"] if costs else []
+        rows.append([str(at), _describe(ledger, row), *values, *price, state, asking.asked[at].why])
+    columns = ["run", "tasks", *ledger.targets, *(["cost"] if costs else []), "state", "why"]
+    return page_html([title("Runs"), table(columns, rows, left=["tasks", "state", "why"])])
 
 
 def _curve(asking: Search, ledger: Ledger) -> str:
-    """Return a picture of what came out of every run, and of the best so far; empty for other goals."""
+    """Return a picture of what every run gave, and of the best so far; empty for other goals."""
     if asking.goal != "best" or not ledger.targets:
         return ""
-    goodness = asking.goodness(ledger)[:, 0]
-    at = np.flatnonzero(np.isfinite(goodness))
-    if len(at) < 2:
-        return ""
-    values = goodness[at]
-    low, high = float(values.min()), float(values.max())
-    x = 10 + (WIDE - 20) * at / max(asking.budget - 1, 1)
-    y = HIGH - 10 - (HIGH - 20) * (values - low) / (high - low or 1)
-    tops = np.minimum.accumulate(y)
-    dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3" fill="var(--dim)"/>' for a, b in zip(x, y, strict=True))
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, tops, strict=True))
-    return (
-        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img" aria-label="Outcome of each run, and the best so far" '
-        f'style="max-width:{WIDE}px;width:100%">{dots}<polyline points="{path}" fill="none" stroke="var(--good)" '
-        'stroke-width="2"/></svg>'
-    )
+    show, targets, up = asking.objective.shown, ledger.targets, ledger.plan.maximize
+    what = asking.target or (targets[0] if len(targets) == 1 else "what is optimised")
+    label = f"{what} of each run (dots) and the best so far, by number of runs"
+    return best_so_far(asking.goodness(ledger)[:, 0], asking.budget, lambda value: show(value, targets, up), label)

@@ -1,4 +1,4 @@
-"""Stopping hopeless runs early: what they report on their way, the median rule, and what a stopped run still tells.
+"""Stopping hopeless runs early: reports during training, the median rule, and extrapolation of stopped runs.
 
 An outcome function with a parameter ``report`` tells of itself while it trains: ``report(step, value)``, where the
 value is what is optimised, or goes with it. A run that is worse than the median of the finished ones at the same step
@@ -10,18 +10,21 @@ need to see them.
 from __future__ import annotations
 
 import inspect
-import json
+import math
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from whence.errors import InputError
 from whence.measuring.fingerprint import parts_of
 from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn, name_of
 from whence.outcomes.subset import Subset
+from whence.outcomes.writing import read_document, write_document
 from whence.surrogates.kernels import Array
 
 FEWEST_CURVES = 4  # finished runs before one may be stopped
@@ -54,8 +57,9 @@ class Report:
 
     def __call__(self, step: int, value: float) -> None:
         """Keep a value; raise `Pruned` where it is worse than the median of four or more finished runs at this step."""
-        self.curve[int(step)] = float(value)
-        self.keep(finished=False)
+        if math.isfinite(value):
+            self.curve[int(step)] = float(value)
+            self.keep(finished=False)
         there = [other[int(step)] for other in self._others if int(step) in other]
         if len(there) >= FEWEST_CURVES:
             median = float(np.median(there))
@@ -65,11 +69,8 @@ class Report:
                 )
 
     def keep(self, *, finished: bool) -> None:
-        """Write the curve, in one go."""
-        place = self.folder / f"{self.seed}.json"
-        partial = place.with_suffix(".partial")
-        partial.write_text(json.dumps({"finished": finished, "curve": list(self.curve.items())}))
-        partial.replace(place)
+        """Write the curve, whole or not at all."""
+        write_document(self.folder / f"{self.seed}.json", {"finished": finished, "curve": list(self.curve.items())})
 
 
 class Reporting(OutcomeFn):
@@ -94,17 +95,21 @@ class Reporting(OutcomeFn):
 
 
 def curves_in(folder: Path, *, finished: bool = False) -> dict[int, Curve]:
-    """Return the curves of a folder by seed; with ``finished``, of runs that came to their end."""
+    """Return the curves of a folder by seed; with ``finished``, of runs that came to their end.
+
+    Damaged ones are left out: a run is then judged by fewer others.
+    """
     found = {}
     for place in sorted(folder.glob("*.json")):
-        document = json.loads(place.read_text())
-        if document["finished"] or not finished:
-            found[int(place.stem)] = {int(step): float(value) for step, value in document["curve"]}
+        with suppress(InputError):
+            document = read_document(place)
+            if document["finished"] or not finished:
+                found[int(place.stem)] = {int(step): float(value) for step, value in document["curve"]}
     return found
 
 
 def carried_on(curves: Mapping[int, Curve], seeds: Array, goodness: Array, stopped: Array) -> Array:
-    """Return what stopped runs would have come to (s,), by how finished ones went on; NaN where too few tell.
+    """Return the extrapolated outcomes of stopped runs (s,), from how finished ones continued; NaN where too few did.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,9 @@ from whence.display.pages import attribution_page, interactions_page
 from whence.errors import DataWarning, counted
 from whence.outcomes import Outcomes
 from whence.outcomes.ledger import DONE, FAILED, Ledger
+from whence.outcomes.table import distinct_rows
 from whence.searching.belief import FEWEST
-from whence.searching.goals import GOALS
-from whence.searching.pruning import curves_in
+from whence.searching.pruning import Pruned, curves_in
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.trust import trust_in_estimates
@@ -29,7 +30,8 @@ from whence.surrogates.trust import trust_in_estimates
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.searching.ask import Search, Standing
+    from whence.searching.ask import Search
+    from whence.searching.standing import Standing
 
 TOP = 5
 
@@ -99,7 +101,7 @@ class SearchResult:
         page: Page = []
         runs = self.runs
         if self.subset is not None:
-            page += [title("Use"), Text(runs.describe(self.subset), style="green")]
+            page += [title("Use"), *self._subset()]
             rows: list[Row] = []
             for name, expected, low, high in zip(runs.target_names, self.expected, self.low, self.high, strict=True):
                 places = decimals((high - low) / 4)
@@ -114,14 +116,28 @@ class SearchResult:
             page += [Text(line) for line in str(self.model).splitlines()]
         return [*page, *(Text(note) for note in self.notes)]
 
+    def _subset(self) -> Page:
+        """Return the tasks to use, or all weights of a mixture."""
+        assert self.subset is not None
+        if self.runs.is_binary:
+            return [Text(self.runs.describe(self.subset), style="green")]
+        order = [k for k in np.argsort(-self.subset, kind="stable") if self.subset[k] > 0]
+        return [table(["source", "weight"], [[self.runs.task_names[k], f"{self.subset[k]:.3f}"] for k in order])]
+
     def _best_runs(self) -> Page:
-        order = np.argsort(-self.goodness, kind="stable")[: min(TOP, int(np.isfinite(self.goodness).sum()))]
+        """Return the best subsets that were run, by their mean, with how often each was."""
+        made = np.isfinite(self.goodness)
+        rows, values = self.runs.subsets[made], self.runs.values[made]
+        first, group = distinct_rows(rows)
+        counts = np.bincount(group)
+        means = np.stack([np.bincount(group, column) / counts for column in values.T], axis=1)
+        order = np.argsort(-np.bincount(group, self.goodness[made]) / counts, kind="stable")[:TOP]
         places = decimals(np.nanstd(self.runs.values, axis=0))
-        rows: list[Row] = [
-            [str(at), self.runs.describe(self.runs.subsets[at]), *(number(v, places + 1) for v in self.runs.values[at])]
+        found: list[Row] = [
+            [self.runs.describe(rows[first[at]]), str(counts[at]), *(number(value, places + 1) for value in means[at])]
             for at in order
         ]
-        return [title("Best runs"), table(["run", "tasks", *self.runs.target_names], rows, left=["tasks"])]
+        return [title("Best of those that were run"), table(["tasks", "runs", *self.runs.target_names], found)]
 
     def __str__(self) -> str:
         from whence.display.layout import Terminal
@@ -182,13 +198,14 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
     left = asking.budget - len(asking.asked)
     notes = [f"{counted(made, 'run')} of {asking.budget} made: {standing.words}."]
     if standing.stop:
-        notes.append(f"Settled: {counted(left, 'run')} of the budget were not needed." if left else "Settled.")
+        notes.append(f"Settled: {counted(left, 'run')} of the budget not needed." if left else "Settled.")
     elif left == 0 and not ledger.open and asking.stop:
-        notes.append(f"Not settled at {GOALS[asking.goal]}: a larger budget goes on from here.")
+        notes.append(f"Not settled: {standing.more or 'a larger budget continues from here'}.")
     elif left and not ledger.open:
         notes.append("No other allowed run would tell more.")
     if failures := asking.belief(ledger, alone=True).known.failures_in_words(asking.task_names):
-        notes.append(failures)
+        said = Counter(reason for reason in ledger.reasons.values() if not reason.startswith(Pruned.__name__))
+        notes.append(f"{failures} Most often: {said.most_common(1)[0][0].rstrip('.')}.")
     if asking.curves is not None and (n_stopped := int(asking.stopped(ledger).sum())):
         curves = curves_in(asking.curves)
         longest = max(len(curve) for curve in curves.values())
