@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from whence.baselines.joint import CURVED
 from whence.ladder.methods import Setup
 from whence.ladder.probes import Price  # here in passes of one example, not in seconds
 
@@ -83,9 +84,9 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
     product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and at
-    each a gradient of every example and query; those of EK-FAC two more of every example, for its factors. Merging is
-    K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes the queries
-    once for each run, and their sums for each subset.
+    each a gradient of every example and query; those of EK-FAC two more of about a thousand examples, for its factors.
+    Merging is K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes
+    the queries once for each run, and their sums for each subset.
 
     Examples
     --------
@@ -108,7 +109,7 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
         run = float(TRAINED_ONCE * work.run_examples)
         found.append(_along(work, run))
         gradients, joint = float(TRAINED_ONCE * examples), max(at) * run
-        factors = 2.0 * TRAINED_ONCE * work.n_examples
+        factors = 2.0 * TRAINED_ONCE * min(work.n_examples, CURVED)
         found.append(Price("influence", joint + len(at) * (gradients + factors), 0.0, vectors))
         found += [Price(name, joint + len(at) * gradients, 0.0) for name in ("trak", "tracin")]
         found.append(_merge(work, run, forward, vectors))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 
-from scores import CHOSEN_ON
+from scores_problems import CHOSEN_ON
 
 HERE = Path(__file__).resolve().parent
 FILES = ("scores.json", "scores_paper.json")
@@ -26,7 +26,8 @@ LINES = {  # curve: words, colour
 }
 
 
-def main() -> None:
+@plt.style.context("default")  # whatever else was drawn in this process
+def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
     """Draw the picture."""
     found = {}
     for file in FILES:
@@ -34,8 +35,12 @@ def main() -> None:
             kind = ", the paper's size" if "paper" in file else ""
             recorded = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
             found |= {name + kind: own for name, own in recorded.items()}
-    figure, axes = plt.subplots(1, len(found), figsize=(3.4 * len(found), 3.4), sharey=True, squeeze=False)
-    for axis, (name, own) in zip(axes[0], found.items(), strict=True):
+    columns = min(4, len(found))
+    rows = -(-len(found) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows), sharey=True, squeeze=False)
+    for axis in axes.flat[len(found) :]:
+        axis.set_axis_off()
+    for axis, (name, own) in zip(axes.flat, found.items(), strict=False):
         for curve, (words, colour) in LINES.items():
             fused = own["fused"][curve]
             x = [fused["price"] + int(m) for m in fused["lds"]]
@@ -49,11 +54,13 @@ def main() -> None:
         axis.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
         axis.minorticks_off()
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0, 0].set_ylabel("rank correlation with\ntrue runs, per query (LDS)")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("rank correlation with\ntrue runs, per query (LDS)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=2, frameon=False, fontsize=9)
-    figure.tight_layout(rect=(0, 0.16, 1, 1))
-    figure.savefig(HERE.parent / "docs" / "images" / "price.png", dpi=130)
+    figure.tight_layout(rect=(0, 0.3 / (3 * rows) + 0.05, 1, 1))
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
 if __name__ == "__main__":

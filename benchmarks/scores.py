@@ -3,18 +3,19 @@
     python benchmarks/scores.py --only "digits, perceptron"     one problem; without it, all, one after the other
     python benchmarks/scores.py --device cuda --paper           modular arithmetic of the paper's size
     python benchmarks/scores.py --keep DIR                      keep true runs there, or take them from there
+    python benchmarks/scores.py --only nothing                  the page again, from what was recorded
     python benchmarks/scores.py --quick                         little of everything, nothing written
 
-Problems: scikit-learn's digits in 20 tasks with mixed-up classes, subsets of 10 (two networks from a random start); and
-fine-tuning a transformer to modular addition or a² + ab + b², 25 tasks, subsets of 15, from a model that knows three
-other operations (of width 32 on a processor). Truth: the loss of each query after training on 60 subsets, mean of two
-seeds. LDS is the rank correlation with it for each query, in the mean; whatever learns from true runs sees one seed of
-runs outside of the fifth that it is judged on. Prices are in true runs, by passes (passes.py): a forward pass of an
-example is 1, a backward pass 2 more.
+Truth: the loss of each query after training on 60 to 100 subsets, mean of two seeds; of three at the paper's size. LDS
+is the rank correlation with it for each query, in the mean; whatever learns from true runs sees one seed of runs
+outside of the fifth that it is judged on. Prices are in true runs, by passes (passes.py): a forward pass of an example
+is 1, a backward pass 2 more. Influence functions and TRAK share one joint run (JointScores.by) in the mix.
 
 Settings of fusion were chosen on simulated worlds (fusion.py). Those of the scores (halfway, damping 0.01, l2 of 1)
 were there before. The default mix, influence functions and TRAK, was chosen with the problems marked "chosen on" in
-view; others were run afterwards. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price here.
+view; nothing was chosen on the others. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price
+here. Problems are added to the page as they are run; addition, 100 steps, is of 16 November 2026, when each kind of
+scores had a joint run of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 import warnings
 from functools import partial
@@ -33,11 +35,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-import ladder
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
+
+import scores_problems
 import whence
-from modular import tasks_and_target
-from passes import prices, workload
-from truth import Truth, load_pretrained
+from passes import TRAINED_ONCE, prices, workload
+from scores_problems import CHOSEN_ON, PROBLEMS
+from truth import Truth
 from whence.ladder.methods import Setup
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
@@ -45,14 +49,9 @@ from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.rungs import Rung
 
 HERE = Path(__file__).resolve().parent
-SUBSETS, SEEDS, RUNS, ESTIMATED = 60, 2, (5, 10, 20, 40), 100
-CHOSEN_ON = ("digits, perceptron", "digits, convolutions", "addition, 100 steps")
-MODULAR = {
-    "addition, 100 steps": ("addition", 100, 3e-4),
-    "quadratic, 100 steps": ("quadratic", 100, 3e-4),
-    "addition, 300 steps": ("addition", 300, 1e-3),
-    "quadratic, 300 steps": ("quadratic", 300, 1e-3),
-}
+RUNS, ESTIMATED = (5, 10, 20, 25, 40, 50, 80), 100
+FUSED = (5, 10, 20, 40)
+GOALS = {8: (40, 25), 20: (80, 50)}  # total price: true runs alone to be matched, of at most 100 steps and of more
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 VARIANTS = {  # words: method, options
     "influence": ("influence", {}),
@@ -68,10 +67,13 @@ VARIANTS = {  # words: method, options
     "tracin": ("tracin", {}),
     "source": ("source", {"rank": 8, "examples": 10}),
 }
+DEFAULT = "influence, trak"
+DAMPINGS = ("influence", "influence, damping 0.001", "influence, damping 0.1")
 MIXES = {
     "influence": ("influence",),
     "trak": ("trak",),
-    "influence, trak": ("influence", "trak"),
+    DEFAULT: ("influence", "trak"),
+    "influence, three dampings": DAMPINGS,
     "merge": ("merge, a quarter",),
     "influence, merge": ("influence", "merge, a quarter"),
 }
@@ -82,20 +84,11 @@ class Study(Truth):
 
     def __init__(self, name, args) -> None:
         self.name, self.args = name, args
-        if name.startswith("digits"):
-            given = ladder.problem(name.split(", ")[1], steps=20 if args.quick else 300)
-            self.problem, self.recipe, size = given.problem, given.recipe, 10
-        else:
-            operation, steps, lr = MODULAR[name]
-            tasks, target = tasks_and_target(operation)
-            target = tuple(part[:: 60 if args.quick else 6] for part in target)
-            self.recipe, size = whence.Recipe(steps=10 if args.quick else steps, lr=lr, batch_size=256), 15
-            args.model = args.model or load_pretrained(args)
-            self.problem = whence.Problem(args.model, tasks, target, per_query=True)
-        n_tasks = len(self.problem.task_names)
-        subsets = whence.FixedSize(size).draw(n_tasks, 15 if args.quick else SUBSETS, seed=0)
-        self.known = np.concatenate([subsets, whence.FixedSize(size).draw(n_tasks, ESTIMATED, seed=1)])
-        super().__init__(subsets, self._truth(subsets))
+        given = PROBLEMS[name](args)
+        self.problem, self.recipe = given.problem, given.recipe
+        n_tasks, size = len(self.problem.task_names), int(given.subsets[0].sum())
+        self.known = np.concatenate([given.subsets, whence.FixedSize(size).draw(n_tasks, ESTIMATED, seed=1)])
+        super().__init__(given.subsets, self._truth(given.subsets) if given.values is None else given.values)
         self.work = workload(Setup(self.problem, self.recipe))
         self.alone: dict[str, dict] = {}
         self.rungs: dict[str, tuple[float, Rung]] = {}
@@ -105,7 +98,7 @@ class Study(Truth):
         if file and file.exists():
             return np.load(file)["values"].astype(float)
         run = whence.Retrain(self.problem, self.recipe)
-        values = np.array([run.batch(subsets, np.full(len(subsets), seed))["loss"] for seed in range(SEEDS)])
+        values = np.array([run.batch(subsets, np.full(len(subsets), seed))["loss"] for seed in range(self.args.seeds)])
         if file:
             file.parent.mkdir(parents=True, exist_ok=True)
             np.savez_compressed(file, values=values.astype(np.float32))
@@ -156,19 +149,43 @@ class Study(Truth):
             found[rows] = make().fit(self.subsets[some], self.values[0][some]).predict(self.subsets[rows])
         return self.score(found)[0]
 
+    def cost(self, names) -> float:
+        """Price of several rungs, where scores of the same point take one joint run."""
+        total = sum(self.rungs[name][0] for name in names)
+        if "influence" in names and len(names) > 1 and "merge" not in names[1]:
+            half = 0.5 * self.work.run_examples * TRAINED_ONCE / prices(self.work)["retrain"].each
+            total = total - half if names[1] == "trak" else self.rungs["influence"][0]
+        return total
+
     def fused(self):
         most = len(self.mean) - max(map(len, self.fifths))
-        curves = {"true runs": {m: self.learned(CombinedSurrogate, m) for m in RUNS if m <= most}}
+        numbers = {m for m in FUSED if m <= most}
+        cost = {words: self.cost(names) for words, names in MIXES.items()}
+        goals = {total: int(total - cost[DEFAULT]) for total in GOALS}
+        true = {*(m for m in RUNS if m <= most), *(m for m in goals.values() if 2 <= m <= most)}
+        curves = {"true runs": {m: self.learned(CombinedSurrogate, m) for m in sorted(true)}}
         for words, names in MIXES.items():
             rungs = tuple(self.rungs[name][1] for name in names)
-            curves[words] = {m: self.learned(partial(FusedSurrogate, rungs), m) for m in RUNS if m <= most}
+            wanted = numbers | ({m for m in goals.values() if 2 <= m <= most} if words == DEFAULT else set())
+            curves[words] = {m: self.learned(partial(FusedSurrogate, rungs), m) for m in sorted(wanted)}
             print(f"  fused, {words}: {curves[words]}", flush=True)
-        costs = {words: sum(self.rungs[name][0] for name in names) for words, names in MIXES.items()}
+        seeds = range(len(self.values))
         return {
-            "another run": float(np.mean([self.score(self.values[i], self.values[1 - i])[0] for i in range(2)])),
+            "another run": float(np.mean([self.score(self.values[i], self.values[i - 1])[0] for i in seeds])),
+            "steps": self.recipe.steps,
+            "goals": {str(total): m for total, m in goals.items()},
             "alone": self.alone,
-            "fused": {words: {"price": costs.get(words, 0.0), "lds": own} for words, own in curves.items()},
+            "fused": {words: {"price": cost.get(words, 0.0), "lds": own} for words, own in curves.items()},
         }
+
+
+def read(file):
+    """What an earlier run, or one of another problem beside this one, has found."""
+    found = json.loads(file.read_text(encoding="utf-8"))
+    for own in found.values():
+        for curve in own["fused"].values():
+            curve["lds"] = {int(m): value for m, value in curve["lds"].items()}
+    return found
 
 
 def table(rows) -> str:
@@ -176,22 +193,41 @@ def table(rows) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
+def goals(found) -> str:
+    """What the default mix gives at a total price, beside true runs alone."""
+    rows = [["problem", "at a price of", "default mix", "true runs alone", "of so many", "fused less its best part"]]
+    for name, own in found.items():
+        curves = own["fused"]
+        for total, (short, long) in GOALS.items():
+            m, wanted = own["goals"].get(str(total)), short if own["steps"] <= 100 else long
+            true, mix = curves["true runs"]["lds"], curves[DEFAULT]["lds"]
+            if m not in mix:
+                continue
+            parts = max(true[m], *(own["alone"][part]["lds"] for part in ("influence", "trak")))
+            least = max(known for known in true if known <= wanted)
+            cells = [f"{total}", f"{mix[m]:.2f}", f"{true[least]:.2f}", str(least), f"{mix[m] - parts:+.3f}"]
+            rows.append([name + " (chosen on)" * (name in CHOSEN_ON), *cells])
+    return table(rows)
+
+
 def report(found) -> str:
     """Return the tables, in Markdown."""
     names = list(found)
     heads = [f"{name}{' (chosen on)' if name in CHOSEN_ON else ''}" for name in names]
+    parts = ["## Goals\n\nThe default mix with as many true runs as a total price leaves.\n", goals(found)]
     rows = [["alone: LDS (price)", *heads]]
     rows.append(["another run", *(f"{found[name]['another run']:.2f}" for name in names)])
     for words in found[names[0]]["alone"]:
         own = [found[name]["alone"][words] for name in names]
         rows.append([words, *(f"{r['lds']:.2f}" + (f" ({r['price']:.1f})" if r["price"] else "") for r in own)])
-    parts = ["## Alone\n", table(rows), "\n## Fused with true runs\n\nLDS by the number of true runs.\n"]
+    parts += ["\n## Alone\n", table(rows), "\n## Fused with true runs\n\nLDS by the number of true runs.\n"]
     for name, head in zip(names, heads, strict=True):
         curves = found[name]["fused"]
-        numbers = list(curves["true runs"]["lds"])
+        numbers = [m for m in RUNS if m in curves["true runs"]["lds"]]
         rows = [[head, "price", *map(str, numbers)]]
         rows += [
-            [words, f"{own['price']:.1f}", *(f"{own['lds'][m]:.2f}" for m in numbers)] for words, own in curves.items()
+            [words, f"{own['price']:.1f}", *(f"{own['lds'][m]:.2f}" if m in own["lds"] else "" for m in numbers)]
+            for words, own in curves.items()
         ]
         parts += [table(rows), ""]
     return "\n".join(parts)
@@ -203,34 +239,35 @@ def main() -> None:
     parser.add_argument("--paper", action="store_true", help="modular arithmetic of the paper's size")
     parser.add_argument("--only", default="")
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--wheels", type=Path, help="where those of newsgroups.py are unpacked")
     parser.add_argument("--quick", action="store_true")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     args.truth, args.size, args.model = args.keep, {} if args.paper else {"width": 32}, None
-    names = ["digits, perceptron", "digits, convolutions", *MODULAR]
-    found = {}
+    args.seeds = 3 if args.paper else 2
+    names = [name for name in PROBLEMS if not args.paper or (name.endswith("steps") and not name.startswith("seq"))]
     file = HERE / "results" / ("scores_paper.json" if args.paper else "scores.json")
-    if file.exists() and not args.quick:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        for own in found.values():
-            for curve in own["fused"].values():
-                curve["lds"] = {int(m): value for m, value in curve["lds"].items()}
+    found = read(file) if file.exists() and not args.quick else {}
     for name in names:
-        if args.only not in name or (args.paper and name.startswith("digits")):
+        if args.only not in name or (name == "newsgroups" and args.wheels is None):
             continue
         print(name, flush=True)
         study = Study(name, args)
         study.estimates()
-        found[name] = study.fused()
-        if not args.quick:
-            found = {known: found[known] for known in names if known in found}
-            file.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        fresh = {name: study.fused()}
+        if args.quick:
+            found = fresh
+            continue
+        found |= fresh
+        found = {known: found[known] for known in names if known in found}
+        file.write_text(json.dumps(found, indent=1), encoding="utf-8")
     where = torch.cuda.get_device_name() if args.device == "cuda" else "one thread of a processor"
     text = (
         f"# Scores of one joint run as rungs\n\n`python benchmarks/scores.py{' --paper' * args.paper}`, "
         f"{time.strftime('%d %B %Y')}, {where}, torch {torch.__version__}, {platform.system()}.\n\n"
-        f"{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n\n{report(found)}\n"
+        f"{(__doc__ or '').split(chr(10) * 2, 2)[2].strip()}\n\n"
+        f"{(scores_problems.__doc__ or '').split(chr(10) * 2, 1)[1].strip()}\n\n{report(found)}\n"
     )
     print(text)
     if not args.quick:

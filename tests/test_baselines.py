@@ -493,7 +493,7 @@ def test_source_without_what_it_needs(setting, message):
 
 def test_source_along_negative_curvature_is_stopped():
     model, tasks, targets = classes()
-    with pytest.raises(InputError, match=r"grow beyond all bounds, .* use curvature='gauss_newton'"):
+    with pytest.raises(InputError, match=r"SOURCE diverged .* use curvature='gauss_newton'"):
         source_scores(
             Problem(model, tasks, targets),
             segments=[[model]],

@@ -12,7 +12,7 @@ from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
 from whence.estimators.linearity import linearization_error
 from whence.evaluation import lds
-from whence.gradients.projections import Gaussian, Subspace, split
+from whence.gradients.projections import Gaussian, Identity, Subspace, split
 from whence.models.recipe import Recipe
 
 K, D = 4, 5
@@ -301,7 +301,7 @@ def test_true_runs_choose_the_settings():
         Problem(model, tasks, target, per_query=True), projection="gaussian", rank=48, checkpoints=[model, other]
     )
     best = gradex.tuned(truth, factors=(100, 1, 0.01))
-    tried = {(s.factor, s.rank, s.points): s.agreement for s in best.settings}
+    tried = {(s.factor, s.rank, s.points): s.agreement for s in best.tried}
     assert set(tried) == {(f, r, p) for f in (100, 1, 0.01) for r in (12, 48) for p in ((0, 1), (0,), (1,))}
     from whence.estimators.truth import agreement
 
@@ -403,3 +403,64 @@ def test_a_task_without_examples_and_labels_out_of_range_are_refused():
         GradEx(Problem(perceptron_of(0), {**tasks, "t1": (torch.zeros(0, D), torch.zeros(0).long())}, target))
     with pytest.raises(InputError, match=r"must be from 0 to 2, one per output\. Got 7"):
         GradEx(Problem(perceptron_of(0), {**tasks, "t1": (torch.zeros(2, D), torch.tensor([0, 7]))}, target))
+
+
+@pytest.mark.parametrize("rank", [7, None])
+def test_the_papers_settings_are_its_algorithm_as_written(rank):
+    """Sum of cross-entropies + λ/2 ‖Z‖² over the rows of a Gaussian P: dense gradients, and scipy's minimiser."""
+    from scipy.optimize import minimize
+
+    tasks, target = problem(dtype=torch.float32)
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(D, 6), nn.Tanh(), nn.Linear(6, 3))
+    params = {name: value.detach() for name, value in model.named_parameters()}
+    d = sum(value.numel() for value in params.values())
+    given = Problem(model, tasks, target, per_query=True)
+    if rank is None:  # P = I, and a penalty of one's own
+        gradex = GradEx(given, settings="paper", projection=Identity(d), l2=2.0, tol=1e-12)
+        P, l2 = np.eye(d), 2.0
+    else:
+        gradex = GradEx(given, rank=rank, settings="paper", seed=3, tol=1e-12)
+        P, l2 = Gaussian(rank, seed=3).rows(params, 0, rank).numpy().astype(float), 0.1
+
+    def linear(x):  # outputs (n, 3), and projected gradients (n, 3, rank)
+        jacobian = torch.func.jacrev(lambda at: torch.func.functional_call(model, at, (x,)))(params)
+        dense = torch.cat([part.flatten(2) for part in jacobian.values()], dim=2).double().numpy()
+        return model(x).detach().double().numpy(), dense @ P.T
+
+    def losses(outputs, labels):
+        return np.logaddexp.reduce(outputs, axis=1) - outputs[np.arange(len(labels)), labels]
+
+    queries, slopes = linear(target[0])
+    for subset, found in zip(SUBSETS, gradex.batch(SUBSETS)["loss"], strict=True):
+        parts = [(w, *linear(x), y.numpy()) for w, (x, y) in zip(subset, tasks.values(), strict=True) if w]
+
+        def objective(z, parts=parts):
+            return sum(w * losses(f + g @ z, y).sum() for w, f, g, y in parts) + l2 / 2 * z @ z
+
+        z = minimize(objective, np.zeros(len(P)), method="BFGS", options={"gtol": 1e-7}).x
+        np.testing.assert_allclose(found, losses(queries + slopes @ z, target[1].numpy()), rtol=2e-3, atol=1e-4)
+
+
+def test_the_papers_settings_refuse_what_they_do_not_have():
+    tasks, target = problem()
+    given = Problem(linear_model("cross_entropy"), tasks, target)
+    with pytest.raises(InputError, match=r"must be 'usual' or 'paper'\. Got 'papr' instead"):
+        GradEx(given, settings="papr")
+    with pytest.raises(InputError, match="losses of all examples are added up: leave out 'weighting'"):
+        GradEx(given, settings="paper", weighting="task")
+
+
+def test_the_papers_surrogate_of_a_problem_is_one_call():
+    tasks, target = problem(dtype=torch.float32)
+    gradex = GradEx(Problem(linear_model("cross_entropy").float(), tasks, target), rank=9, settings="paper")
+    surrogate = gradex.surrogate(whence.Exhaustive(), seed=0)
+    S = whence.Exhaustive().draw(K)
+    F = gradex.batch(S)["loss"]
+
+    def kernel(a, b):
+        return np.exp(-((a[:, None] - b[None]) ** 2).sum(2) / K)
+
+    theta = np.linalg.solve(kernel(S, S) + 0.1 * np.eye(len(S)), F)
+    new = np.array([[1.0, 0, 0, 1], [0, 1, 1, 1]])
+    np.testing.assert_allclose(surrogate.predict(new)[:, 0], kernel(new, S) @ theta, rtol=1e-6)

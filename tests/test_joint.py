@@ -10,8 +10,10 @@ from torch import nn
 import whence
 from torch_models import Attention, perceptron
 from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
-from whence.baselines import Exact, influence_scores
+from whence.baselines import Exact, influence_scores, joint
 from whence.baselines.joint import KINDS
+from whence.models.examples import Examples
+from whence.models.training import train
 
 RECIPE = Recipe(steps=20, lr=0.02, batch_size=8)
 every_kind = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "bif"])
@@ -72,7 +74,6 @@ def test_scores_are_those_of_the_baseline_at_the_point_of_the_run():
 
 def halfway(problem, steps, seed):
     from whence.models.stack import Stack
-    from whence.models.training import train
 
     stack = Stack(problem, batched=False)
     return train(stack, RECIPE, stack.start(1), np.ones((1, len(problem.task_names))), np.array([seed]), steps)
@@ -96,6 +97,27 @@ def test_fused_with_few_true_runs_it_is_no_worse_than_either(kind):
 
 
 # ---- points, runs, examples ------------------------------------------------------------------------------------
+
+
+def test_two_kinds_of_scores_take_one_run(monkeypatch):
+    problem, runs = classes(), []
+    monkeypatch.setattr(joint, "train", lambda *given, **named: runs.append(1) or train(*given, **named))
+    first = JointScores(problem, RECIPE, damping=0.1, seed=3)
+    both = [first, first.by("trak", l2=2.0)]
+    found = [scores.scores.coef_ for scores in both]
+    assert len(runs) == 1
+    np.testing.assert_array_equal(found[1], JointScores(problem, RECIPE, "trak", l2=2.0, seed=3).scores.coef_)
+    assert not np.allclose(found[0], found[1])
+
+
+def test_the_curvature_is_that_of_some_examples_and_gradients_are_of_all(monkeypatch):
+    problem = classes()
+    solver = {"solver": Exact(), "curvature": "gauss_newton", "damping": 0.1}
+    monkeypatch.setattr(joint, "CURVED", 20)
+    found = JointScores(problem, RECIPE, at=1.0, checkpoints=[problem.start], **solver).scores.coef_
+    expected = [influence_scores(problem, examples=few, **solver).coef_ for few in (5, None)]
+    np.testing.assert_allclose(found, expected[0], rtol=1e-6)
+    assert not np.allclose(found, expected[1])
 
 
 def test_points_and_runs_are_averaged():
@@ -161,6 +183,16 @@ class Falling(Recipe):
 def test_a_run_that_learns_nothing_has_no_scores():
     with pytest.raises(InputError, match="has learned nothing after 10 of 20 steps"):
         _ = JointScores(classes(), Recipe(steps=20, lr=1e-9)).scores
+
+
+def test_a_checkpoint_of_another_run_is_doubted():
+    """It has learned the opposite of these tasks."""
+    problem = classes()
+    flipped = Examples(problem.tasks.inputs, 2 - problem.tasks.labels, problem.tasks.owner, problem.tasks.names)
+    other = problem.with_examples(flipped, problem.targets)
+    state = {name: value[0] for name, value in halfway(other, 20, 0).items()}
+    with pytest.warns(DataWarning, match="after 20 steps is worse on the tasks than the model itself"):
+        _ = JointScores(problem, RECIPE, at=1.0, checkpoints=[state]).scores
 
 
 def test_scores_of_another_model_or_of_other_tasks_are_refused():

@@ -282,7 +282,7 @@ def test_what_cannot_be_a_loss_or_metric_is_refused_in_a_sentence(loss, options,
 
 
 def test_a_loss_of_whole_batches_is_warned_of():
-    with pytest.warns(DataWarning, match="not the mean of those of its examples"):
+    with pytest.warns(DataWarning, match="not the mean over its examples"):
         problem_with(lambda outputs, labels: (outputs - labels).square().mean().sqrt())
 
 

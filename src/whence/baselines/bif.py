@@ -38,7 +38,7 @@ from whence.models.stack import Batched, Stack, side_by_side
 from whence.progress import track
 
 STRIDE = 0.2  # step size by default, over that at which the stiffest direction would be drawn anew in each step
-MIXED, ENOUGH = 1.1, 50  # R-hat above which, and effective draws below which, scores are not to be trusted
+MIXED, ENOUGH = 1.1, 50  # R-hat above which, and effective draws below which, scores are unreliable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class _Chains:
         self.most = 100 * (start + self.at.shape[1] / (2 * beta))
 
     def advance(self, steps: int) -> None:
-        """Take so many steps with each chain."""
+        """Take this many steps with each chain."""
         for _ in range(steps):
             before, self.noise = self.noise, self._normal()
             pull = self.beta * (self._gradients() + self.damping * (self.at - self.centre))
@@ -237,7 +237,7 @@ def _diagnose(traces: Tensor, draws: int, thin: int) -> dict[str, float]:
     if worst > MIXED or fewest < ENOUGH:
         warnings.warn(
             f"The chains of SGLD have not mixed (R-hat {worst:.2f}, {fewest:.0f} effective draws at the worst): raise "
-            f"draws ({draws}) or thin ({thin}), or damping, which shortens the way.",
+            f"draws ({draws}) or thin ({thin}), or damping.",
             DataWarning,
             stacklevel=3,
         )

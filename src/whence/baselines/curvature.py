@@ -85,7 +85,7 @@ class Curvature:
         return total
 
     def fits(self, copies: int) -> int:
-        """Examples that a pass may have, if each takes so many copies of what a forward pass keeps."""
+        """Examples that fit into a pass, if each takes ``copies`` times the memory of a forward pass."""
         return max(1, free_bytes(self.weights.device) // (copies * self._bytes_per_row))
 
     @cached_property

@@ -100,7 +100,7 @@ def influence_scores(
 
 
 def curvature_examples(problem: Problem, number: int | None, seed: int) -> Examples:
-    """The examples of the tasks that the curvature is taken from: all, or so many of each."""
+    """The examples of the tasks that the curvature is computed from: all, or a number of each."""
     if number is None:
         return problem.tasks
     if number < 1:

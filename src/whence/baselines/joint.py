@@ -46,6 +46,8 @@ from whence.outcomes import Outcomes
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 LEARNED = 0.995  # of the loss at the start, above which a run has learned nothing
+JUDGED = 1024  # examples of all tasks that tell whether it has
+CURVED = 1024  # examples of all tasks that the curvature of influence functions is taken from
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +67,11 @@ def _averaged(score: Callable[..., Scores]) -> Callable[..., Scores]:
         return _mean(every)
 
     return found
+
+
+def _influence(problem: Problem, **options: Any) -> Scores:
+    """Influence of the tasks by all their examples, with the curvature of some."""
+    return influence_scores(problem, examples=_each(problem, CURVED), **options)
 
 
 def _tracin(problem: Problem, recipe: Recipe, points: Sequence[Point], **options: Any) -> Scores:
@@ -102,7 +109,7 @@ class Kind:
 
 
 KINDS = {
-    "influence": Kind(_averaged(influence_scores), (0.5,), {"solver": EKFAC(), "damping": 0.01}),
+    "influence": Kind(_averaged(_influence), (0.5,), {"solver": EKFAC(), "damping": 0.01}),
     "trak": Kind(_averaged(trak_scores), (0.5,), {"l2": 1.0}),
     "tracin": Kind(_tracin, QUARTERS, {}),
     "source": Kind(_source, (0.25, 0.75), {}),
@@ -111,7 +118,7 @@ KINDS = {
 
 
 class JointScores(OutcomeFn):
-    """Outcome function that weighs the scores of the tasks, found along one run on all of them.
+    """Outcome function that adds up scores of the tasks, found along one run on all of them.
 
     Parameters
     ----------
@@ -129,12 +136,12 @@ class JointScores(OutcomeFn):
     checkpoints : sequence of modules or state dicts, optional
         Points of a joint run that was made already, one for each of ``at``; then nothing is trained.
     examples : int, optional
-        Use so many examples of each task, drawn at random; by default all.
+        Number of examples of each task to use, drawn at random; by default all.
     seed : int
         Of the run, and of what is random in the scores.
     **options
         Of the baseline, such as ``damping=0.1`` or ``rank=2048``. By default influence functions are those of EK-FAC
-        with a damping of 0.01, and TRAK has an l2 of 1.
+        with a damping of 0.01 and the curvature of about a thousand examples, and TRAK has an l2 of 1.
 
     Examples
     --------
@@ -186,6 +193,22 @@ class JointScores(OutcomeFn):
         self.runs, self.checkpoints, self.examples, self.seed = runs, tuple(checkpoints), examples, seed
         self.options = {**KINDS[method].usual, **options}
         self.task_names: tuple[str, ...] = problem.task_names
+        self._made: dict[int, list[Point]] = {}  # points of the run of each seed
+
+    def by(self, method: str, **options: Any) -> JointScores:
+        """Return other scores at the same points of the same joint runs, which are trained once for both.
+
+        Parameters
+        ----------
+        method, options
+            As for `JointScores`.
+        """
+        other = JointScores(
+            self.problem, self.recipe, method, at=self.at, runs=self.runs, checkpoints=self.checkpoints,
+            examples=self.examples, seed=self.seed, **options,
+        )  # fmt: skip
+        other._made = self._made
+        return other
 
     @property
     def fingerprint(self) -> dict[str, str]:  # type: ignore[override]
@@ -214,7 +237,9 @@ class JointScores(OutcomeFn):
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
         found = []
         for number in range(self.runs):
-            points = self._points(self.seed + number)
+            if self.seed + number not in self._made:
+                self._made[self.seed + number] = self._points(self.seed + number)
+            points = self._made[self.seed + number]
             found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
         return _mean(found)
 
@@ -239,14 +264,20 @@ class JointScores(OutcomeFn):
     def _points(self, seed: int) -> list[Point]:
         """The wanted points of a joint run; where it has diverged or learned nothing there, its best one instead."""
         steps, fixed = self.recipe.steps, {**self.problem.output_fn.fixed, **self.problem.start}
-        wanted = [_step(share, steps) for share in self.at]
+        wanted, start = [_step(share, steps) for share in self.at], self._loss(self.problem.start)
         if self.checkpoints:
             states = [state_of(given, fixed, self.problem.trained) for given in self.checkpoints]
             given = [Point(step, state, self._loss(state)) for step, state in zip(wanted, states, strict=True)]
             if odd := [point.step for point in given if not np.isfinite(point.loss)]:
                 raise InputError(f"The checkpoint after {odd[0]} steps has no finite loss on the tasks. Give another.")
+            for point in (point for point in given if point.loss > start / LEARNED):
+                warnings.warn(
+                    f"The checkpoint after {point.step} steps is worse on the tasks than the model itself (loss "
+                    f"{point.loss:.3g} and {start:.3g}): is it of a run of this model on these tasks?",
+                    DataWarning,
+                    stacklevel=2,
+                )
             return given
-        start = self._loss(self.problem.start)
         points = self._passed([*self.at, *(share for share in QUARTERS if share < max(self.at))], seed)
         sound = [point for point in points if point.loss < LEARNED * start]
         if not sound and max(self.at) < 1:
@@ -262,7 +293,10 @@ class JointScores(OutcomeFn):
             f"{start:.3g} before it)"
         )
         if not sound:
-            raise InputError(f"{what}, and at every other quarter: it has no scores to give. Change the learning rate.")
+            raise InputError(
+                f"{what}, and at every other quarter: it has no scores to give. Change the learning rate, or take more "
+                "steps."
+            )
         kept = kept or [min(sound, key=lambda point: point.loss)]
         where = ", ".join(str(point.step) for point in kept)
         warnings.warn(f"{what}: scores are those after {where} steps instead.", DataWarning, stacklevel=2)
@@ -282,10 +316,15 @@ class JointScores(OutcomeFn):
         return [replace(point, loss=self._loss(point.state)) for point in passed]
 
     def _loss(self, state: State) -> float:
-        """Mean loss on the tasks."""
-        stack = Stack(self.problem, batched=False)
+        """Mean loss on some examples of the tasks."""
+        stack, some = Stack(self.problem, batched=False), self.problem.tasks.sample(_each(self.problem, JUDGED))
         one = {name: state[name][None] for name in self.problem.start}
-        return float(stack.evaluate(one, self.problem.tasks, {"loss": self.problem.loss})["loss"].double().mean())
+        return float(stack.evaluate(one, some, {"loss": self.problem.loss})["loss"].double().mean())
+
+
+def _each(problem: Problem, number: int) -> int:
+    """Examples of each task, for so many in all."""
+    return -(-number // len(problem.task_names))
 
 
 def _step(share: float, steps: int) -> int:

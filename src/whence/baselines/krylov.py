@@ -1,4 +1,4 @@
-"""Linear algebra with a symmetric matrix of which only products are known: many right-hand sides at a time.
+"""Linear algebra with a symmetric matrix that is known by its products only: many right-hand sides at a time.
 
 Everything takes ``product``, a function from vectors (r, d) to their products with the matrix, (r, d).
 """

@@ -131,7 +131,7 @@ class LiSSA(Solver):
             _warn_indefinite(low, damping)
         elif found.residual > 0.1 and batch_size is None:
             warnings.warn(
-                f"LiSSA's series is far from its end after {self.max_steps} terms (residual {found.residual:.1g}): "
+                f"LiSSA has not converged after {self.max_steps} terms (residual {found.residual:.1g}): "
                 f"raise max_steps, or damping ({damping:g}).",
                 DataWarning,
                 stacklevel=3,
@@ -155,8 +155,8 @@ class EKFAC(Solver):
 def _warn_indefinite(low: float, damping: float) -> None:
     least = damping - low
     warnings.warn(
-        f"The curvature has an eigenvalue of about {low:.2g} with damping {damping:g}, so that the model is at no "
-        f"minimum of its loss and scores mean little: give damping above {least:.2g}, or curvature='gauss_newton'.",
+        f"The curvature has an eigenvalue of about {low:.2g} with damping {damping:g}, so the model is not at a "
+        f"minimum of its loss, and scores are unreliable: give damping above {least:.2g}, or curvature='gauss_newton'.",
         DataWarning,
         stacklevel=4,
     )

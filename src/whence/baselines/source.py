@@ -115,10 +115,7 @@ def source_scores(
             reached, carried = apply(carried)
             coef = coef - (pull @ reached.T).double()
         if not bool(carried.isfinite().all()):
-            raise InputError(
-                "The pushes that SOURCE carries through the training grow beyond all bounds, along negative "
-                "eigenvalues of the Hessian: use curvature='gauss_newton'."
-            )
+            raise InputError("SOURCE diverged along negative eigenvalues of the Hessian: use curvature='gauss_newton'.")
     if forwards:
         coef = -target_products(problem, end, carried).double()
     return scores_of(problem, coef, "SOURCE", diagnostics={"segments": len(parts)})

@@ -47,7 +47,7 @@ def tracin_scores(
         Whether a task that is left out leaves its weight to the others: then scores are differences from the mean task.
         The published score does not do so.
     rank : int, optional
-        Sketch gradients to so many numbers, if those of all tasks and targets do not fit into memory.
+        Sketch gradients to this many numbers, if those of all tasks and targets do not fit into memory.
 
     Returns
     -------

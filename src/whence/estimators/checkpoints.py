@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, brief, did_you_mean, some_of
 from whence.estimators.deltas import Delta, Vectors, checksum, is_finite
 from whence.estimators.merge import Merge, TaskVectors
 from whence.estimators.merged import Merged, Scale
@@ -126,7 +126,7 @@ class Checkpoints(TaskVectors):
         return super()._losses if self.problem.has_examples else (0.0, 0.0)
 
     def concerns(self) -> list[str]:
-        """What speaks against merging these checkpoints, as far as examples of the tasks tell."""
+        """Reasons against merging these checkpoints, from examples of the tasks."""
         return super().concerns() if self.problem.has_examples else []
 
     def train(self, **how: Any) -> None:
@@ -186,7 +186,7 @@ def _warn_if_unrelated(start: Mapping[str, Tensor], delta: Mapping[str, Tensor],
     if len(first) > 16 and float(both) > 0 and float(first @ second / both) < UNRELATED:
         warnings.warn(
             f"{where} has little in common with the model (correlation {float(first @ second / both):.2f} of "
-            f"{name!r}): it was trained from other weights or very far, and merging it is not to be trusted.",
+            f"{name!r}): it started from other weights or was trained very far. Do not trust its merge.",
             DataWarning,
             stacklevel=5,
         )
@@ -222,7 +222,7 @@ def _named(
     left = [name for name in floats if best(name) not in names and not OUTSIDE.search(name)]
     if left and renamed(best):
         warnings.warn(
-            f"{where} has {some_of(map(repr, left), 3)}, which the model has not: left out.", DataWarning, stacklevel=6
+            f"{where} has {some_of(map(repr, left), 3)}, not in the model; ignored.", DataWarning, stacklevel=6
         )
     return renamed(best)
 
@@ -252,7 +252,7 @@ def _file(path: Path, where: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise InputError(f"{where}: there is no such file or folder.") from error
     except (SafetensorError, OSError, RuntimeError, EOFError, ValueError) as error:
-        raise InputError(f"{where} cannot be read ({_first_line(error)}).") from error
+        raise InputError(f"{where} cannot be read ({brief(error)}).") from error
     except Exception as error:  # an UnpicklingError: whatever else is in it is not loaded
         raise InputError(
             f"{where} holds more than tensors, which is not loaded: save model.state_dict() alone, or as safetensors."
@@ -269,12 +269,8 @@ def _json(path: Path, where: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{where}: {path.name} cannot be read ({_first_line(error)}).") from error
+        raise InputError(f"{where}: {path.name} cannot be read ({brief(error)}).") from error
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")
 
 
 # ---- adapters --------------------------------------------------------------------------------------------
@@ -329,7 +325,7 @@ def _products(
             continue
         second = tensors.get(name.replace("lora_A", "lora_B").replace("lora_embedding_A", "lora_embedding_B"))
         if second is None or second.shape[-1] != first.shape[0]:
-            raise InputError(f"{where} has a factor {name!r} without one that goes with it.")
+            raise InputError(f"{where} has a factor {name!r} without its other factor.")
         product = second.float() @ first.float() * _scaling(config, layer, len(first))
         product = product.T if config.get("fan_in_fan_out") or factor.startswith("embedding") else product
         found[weight] = found[weight] + _difference(product, torch.zeros_like(known[weight]), what)

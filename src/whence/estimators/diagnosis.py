@@ -1,4 +1,4 @@
-"""Signs that a merge is not to be trusted, from the vectors and the tasks' own examples, without a true run."""
+"""Signs that a merge is unreliable, from the vectors and the tasks' own examples, without a true run."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def group_digests(examples: Examples) -> dict[str, str]:
 
 
 def loss_digest(problem: Problem) -> str:
-    """What tells the loss from others: its name, and of one's own what it depends on."""
+    """What identifies a loss: its name, and for a user's own function what it depends on."""
     loss = problem.loss
     if isinstance(loss, PerExample):
         return f"{loss.name} {_function_digest(loss.given)}"

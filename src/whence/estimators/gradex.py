@@ -36,21 +36,24 @@ from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import Features, Linearization, linearize, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
 from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
-from whence.gradients.routes import cheapest_projection, passes
+from whence.gradients.routes import cheapest_projection, margin_loss, passes
 from whence.gradients.solve import Solution, solve
+from whence.measuring import measure
 from whence.models.functional import Params
-from whence.models.losses import Logistic, Loss, one_label_each
-from whence.models.metrics import metrics_named
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import check_weighting, task_shares
 from whence.models.targets import by_target
 from whence.outcomes import Outcomes
+from whence.surrogates.fit import fit
+from whence.surrogates.kernel import KernelSurrogate
+from whence.surrogates.model import Model
 
 LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
 OF_MATCHING = 0.3  # of the penalty that matches a joint run; less than all of it is nearer to subsets of its tasks
 SHARE = 1e-3  # penalty by default, as a share of the mean square of the features
+PAPER_L2 = 0.1  # of the paper's kernel ridge regression; it has none for GradEx
 USUAL = Features()
 
 
@@ -90,11 +93,14 @@ class GradEx:
         What is linearised: every output, or the log-odds of each example's label alone, which is one output however
         many classes there are.
     projection : {"auto", "gaussian", "rademacher", "sparse", "kronecker"} or Projection
-        "auto": every parameter a direction of its own if they are few (see ``rank``); else Kronecker directions if the
+        "auto": all parameters as directions if they are few (see ``rank``); else Kronecker directions if the
         model's layers allow them and they are cheaper, or Gaussian.
     weighting : {"sample", "task"}
         Whether the examples of a subset count equally, as in a `Recipe` by default, or its tasks do, as in the paper's
         weighted loss.
+    settings : {"usual", "paper"}
+        "paper": its algorithm as written. The losses of a subset are added up, not averaged, so that ``l2`` (0.1 where
+        "auto") holds back the update of a small subset more, and directions are Gaussian where not given.
     checkpoints : sequence of modules or state dicts
         Points to linearise at instead of the model's own; estimates are averaged.
     n_projections : int
@@ -127,6 +133,7 @@ class GradEx:
         of: str = "outputs",
         projection: str | Projection | Kronecker = "auto",
         weighting: str = "sample",
+        settings: Literal["usual", "paper"] = "usual",
         checkpoints: Sequence[Checkpoint] = (),
         n_projections: int = 1,
         features: Features = USUAL,
@@ -134,6 +141,14 @@ class GradEx:
         tol: float = 1e-7,
     ) -> None:
         check_weighting(weighting)
+        if settings not in ("usual", "paper"):
+            raise InputError(f"The 'settings' of GradEx must be 'usual' or 'paper'. Got {settings!r} instead.")
+        if settings == "paper":
+            if weighting == "task":
+                raise InputError("With settings='paper' losses of all examples are added up: leave out 'weighting'.")
+            l2 = PAPER_L2 if l2 == "auto" else l2
+            projection = "gaussian" if projection == "auto" else projection
+        self.settings = settings
         self.points = points_of(problem, checkpoints)
         some = features.examples
         self.examples = problem.tasks if some is None else problem.tasks.sample(some, seed)
@@ -141,10 +156,10 @@ class GradEx:
         self.n_projections, self.features, self.seed, self.tol = n_projections, features, seed, tol
         self.loss, self.metrics = self.problem.loss, self.problem.metrics
         if of == "margin":
-            self.loss, self.metrics = _margin_loss(self.problem)
+            self.loss, self.metrics = margin_loss(self.problem)
         self.projection = self._projection(projection)
         self.task_names, self.maximize = self.problem.task_names, self.problem.maximize
-        self.settings: tuple[Setting, ...] = ()
+        self.tried: tuple[Setting, ...] = ()
         self._run: Trajectory | None = None
 
     @classmethod
@@ -220,7 +235,8 @@ class GradEx:
         kind = f"{spanned} of {n_params(params)} directions ("
         kind += "of a joint run)" if isinstance(first, Subspace) else f"{first})"
         points = f"{len(self.points)} points × {self.n_projections} projections"
-        return {"outcomes": "GradEx", "gradex": f"{kind}, l2 {self.l2}, of {self.of}, {points}"}
+        added = " of summed losses" if self.settings == "paper" else ""
+        return {"outcomes": "GradEx", "gradex": f"{kind}, l2 {self.l2}{added}, of {self.of}, {points}"}
 
     def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
         """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
@@ -235,6 +251,14 @@ class GradEx:
                 total[name] = total.get(name, 0) + value / len(self.members)
         return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
 
+    def surrogate(self, design: Any, n: int | None = None, *, seed: int = 0) -> Model:
+        """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design: no training.
+
+        Kernel ridge regression with a Gaussian kernel, α = 0.1 and γ = 1/K. With ``settings="paper"``, all of it is the
+        paper's.
+        """
+        return fit(measure(self, design, n, seed=seed), surrogate=KernelSurrogate(settings="paper"))
+
     def solutions(self, subsets: ArrayLike) -> list[Solution]:
         """Updates and certificates of the subsets, for each member."""
         shares = self._shares(as_subsets(subsets, self.task_names))
@@ -246,7 +270,8 @@ class GradEx:
         numbers = list(product(range(len(self.points)), range(self.n_projections)))
         linear = [self._linear(point, projection) for point, projection in numbers]
         if self.l2 != "auto":
-            return [Member(tasks, targets, float(self.l2)) for tasks, targets in linear]
+            l2 = float(self.l2) / (len(self.problem.tasks) if self.settings == "paper" else 1)
+            return [Member(tasks, targets, l2) for tasks, targets in linear]
         share = self._share([tasks for tasks, _ in linear])
         return [Member(tasks, targets, share * mean_square(tasks)) for tasks, targets in linear]
 
@@ -256,7 +281,7 @@ class GradEx:
         """The same estimator with the penalty, rank and points that agree best with a few true runs.
 
         No gradient is computed again: a lower rank is the first directions of a higher one, and points are those
-        there are, each alone and all together. ``settings`` of the result lists all that was tried.
+        there are, each alone and all together. ``tried`` of the result lists all that was tried.
 
         Parameters
         ----------
@@ -265,13 +290,13 @@ class GradEx:
         factors : iterable of float
             To multiply the penalty with.
         ranks : iterable of int, optional
-            The rank at hand, and a quarter of it if directions are random, where not given.
+            By default the current rank, and a quarter of it if directions are random.
         """
         full = self.members[0].tasks.rank
         whole = isinstance(self.projection(0), Identity)
         wanted = sorted({full if whole else max(1, full // 4), full}) if ranks is None else list(ranks)
         if whole and wanted != [full]:
-            raise InputError("Every parameter is a direction of its own: for lower ranks, name a kind of projection.")
+            raise InputError("All parameters are used as directions: for a lower rank, name a kind of projection.")
         choices = [tuple(range(len(self.points)))]
         choices += [(i,) for i in range(len(self.points))] if len(self.points) > 1 else []
         tried: list[tuple[Setting, GradEx]] = []
@@ -280,11 +305,13 @@ class GradEx:
             found = agreement(aligned(other.batch(truth.subsets), truth), truth.values)
             tried.append((Setting(factor, rank, points, found), other))
         best = max(tried, key=lambda pair: pair[0].agreement)[1]
-        best.settings = tuple(setting for setting, _ in tried)
+        best.tried = tuple(setting for setting, _ in tried)
         return best
 
     def _shares(self, subsets: Floats) -> Floats:
-        """Shares of the tasks, by the sizes they really have where examples count equally."""
+        """Shares of the tasks, by the sizes they really have where examples count equally; of all where they add up."""
+        if self.settings == "paper":
+            return subsets * self.problem.tasks.sizes / len(self.problem.tasks)
         return task_shares(subsets, self.problem.tasks.sizes, self.weighting)
 
     def _linear(self, point: int, number: int) -> tuple[Linearization, Linearization]:
@@ -369,14 +396,3 @@ class GradEx:
 def _differences(origin: Params, params: Params) -> Params:
     """Return the way from the parameters to the origin, with a leading axis of one."""
     return {name: (origin[name] - value)[None] for name, value in params.items()}
-
-
-def _margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
-    """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
-    if not one_label_each(problem.loss, problem.tasks.labels):
-        raise InputError(
-            "Only classes have margins: of='margin' goes with 'cross_entropy' or 'logistic' and one label per example."
-        )
-    if "accuracy" in problem.metrics:
-        raise InputError("The most likely class is not known from the margin: use of='outputs' for the accuracy.")
-    return Logistic(), metrics_named(list(problem.metrics), Logistic())

@@ -162,7 +162,7 @@ class TaskVectors(Merged):
         return Checkpoints(checkpoints, problem, **how)
 
     def by(self, merge: Merge) -> Self:
-        """The same runs, of which something else is merged.
+        """The same runs, merged in another way.
 
         Examples
         --------

@@ -197,7 +197,7 @@ class Merged(ABC):
         return other
 
     def concerns(self) -> list[str]:
-        """What speaks against merging these vectors, as far as the tasks' own examples tell, in sentences."""
+        """Reasons against merging these vectors, from the tasks' own examples, as sentences."""
         return concerns(self)
 
     def check(self, truth: Outcomes) -> Trust:

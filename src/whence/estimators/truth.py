@@ -1,4 +1,4 @@
-"""Estimates beside true runs: how well they agree, and whether to trust them."""
+"""Estimates compared with true runs: how well they agree, and whether to trust them."""
 
 from __future__ import annotations
 

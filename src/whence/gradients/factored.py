@@ -295,7 +295,7 @@ class Layers:
                 for one in first
             ]
         expected = self.project(dict(zip(leaves, map(torch.stack, zip(*each, strict=True)), strict=True)))
-        rounding = max(torch.finfo(value.dtype).eps for value in self.params.values())
+        rounding = max(torch.finfo(value.dtype).eps for value in (*self.params.values(), *(use.output for use in two)))
         rtol, atol = max(1e-2, 8 * rounding), max(1e-3, 2 * rounding) * float(expected.abs().max())
         if not torch.allclose(features[:, 0], expected, rtol=rtol, atol=atol):
             raise InputError(

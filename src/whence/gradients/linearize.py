@@ -25,6 +25,7 @@ from whence.models.examples import Examples
 from whence.models.functional import ModelFn, OutputFn, Params
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
 from whence.models.metrics import Metric
+from whence.models.processes import gather, n_processes, own_rows
 from whence.outcomes.sizes import size_in_words
 from whence.progress import track
 
@@ -188,8 +189,13 @@ def linearize(
         label = f"gradients of {what}: {size_in_words(4 * np.prod(shape, dtype=float))}, {route}"
         if store is None:
             outputs, features = (torch.empty(size, device=_device(examples)) for size in (shape[:2], shape))
-            for rows in track(list(examples.blocks(chunks.size)), label):
+            own = own_rows(len(examples))
+            for start in track(range(own.start, own.stop, chunks.size), label):
+                rows = slice(start, min(start + chunks.size, own.stop))
                 outputs[rows], features[rows] = block(rows)
+            gather(outputs), gather(features)
+        elif n_processes() > 1:
+            raise InputError("A store of features is written by one process: under torchrun, leave store= out.")
         else:
             about = _about(output_fn, params, examples, projection, route, of, precision)
             kept = Store(store, shape, batch_size, about)

@@ -23,7 +23,9 @@ from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
-from whence.models.metrics import margin
+from whence.models.losses import Logistic, Loss, one_label_each
+from whence.models.metrics import margin, metrics_named
+from whence.models.problem import Problem
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)
@@ -54,7 +56,7 @@ def prices(
 
 
 def choose_route(open_routes: dict[str, float], route: str, projection: Projection | Kronecker) -> tuple[str, str]:
-    """Return the cheapest route, or the one asked for, and in words what it costs beside the others."""
+    """Return the cheapest route, or the one asked for, and in words its cost compared with the others."""
     if route not in ("auto", *ROUTES):
         raise InputError(f"There is no route {route!r}. {did_you_mean(route, ['auto', *ROUTES])}")
     if route not in ("auto", *open_routes):
@@ -101,6 +103,17 @@ def passes(params: Params, precision: str) -> Iterator[None]:
 def readout(of: str, labels: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the function from the model's outputs to what is linearised."""
     return (lambda outputs: margin(outputs, labels)[:, None]) if of == "margin" else (lambda outputs: outputs)
+
+
+def margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
+    """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
+    if not one_label_each(problem.loss, problem.tasks.labels):
+        raise InputError(
+            "Only classes have margins: of='margin' goes with 'cross_entropy' or 'logistic' and one label per example."
+        )
+    if "accuracy" in problem.metrics:
+        raise InputError("The most likely class is not known from the margin: use of='outputs' for the accuracy.")
+    return Logistic(), metrics_named(list(problem.metrics), Logistic())
 
 
 def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str) -> Block:

@@ -88,7 +88,8 @@ def solve(
         Of the tasks.
     shares : ndarray of shape (m, K)
         Share of each task in the loss of each subset, as `whence.models.sampling.task_shares` gives them. They add up
-        to one, or are all zero for the empty subset, whose update is zero.
+        to one (to less if subsets are to count by their size), or are all zero for the empty subset, whose update is
+        zero.
     loss : Loss
     l2 : float
         Penalty on the update, against a loss whose weights add up to one.

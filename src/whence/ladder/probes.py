@@ -1,4 +1,4 @@
-"""What each method costs on the machine at hand, in seconds, from doing a little of it.
+"""What each method costs on this machine, in seconds, from timing a small part of it.
 
 A few steps of a training, the features of a few examples, the solution of a few subsets: each is done for four times as
 much until it takes a moment, and what that cost is carried on to the whole. So the prices know what no count of passes
@@ -19,7 +19,8 @@ import torch
 
 from whence.arrays import Floats
 from whence.baselines.bif import Langevin
-from whence.baselines.joint import KINDS, JointScores
+from whence.baselines.joint import CURVED, KINDS, JointScores
+from whence.errors import DataWarning, InputError
 from whence.estimators.merged import STATISTICS_ROWS
 from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import Features, Linearization, linearize
@@ -63,6 +64,8 @@ class Price:
 def probe(setup: Setup, n: int) -> dict[str, Price]:
     """Return the price of every method that the problem allows, for n subsets, from a few seconds of work.
 
+    Scores that the model does not allow, such as EK-FAC's of a layer that it does not know, are left out with a note.
+
     Parameters
     ----------
     setup : Setup
@@ -71,9 +74,25 @@ def probe(setup: Setup, n: int) -> dict[str, Price]:
     """
     probes = _Probes(setup, n)
     methods = [name for name in METHODS if setup.recipe is not None or not METHODS[name].trains]
+    found: dict[str, Price] = {}
+    refused: dict[str, InputError] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about estimates from next to no data
-        return {name: PROBES[name](probes) for name in track(methods, "timing a little of each method")}
+        for name in track(methods, "timing a little of each method"):
+            try:
+                found[name] = PROBES[name](probes)
+            except InputError as error:
+                if name not in KINDS:
+                    raise
+                refused[name] = error
+    for name, why in refused.items():
+        warnings.warn(f"Without a price for {name}, which this model does not allow. {why}", DataWarning, stacklevel=2)
+    return found
+
+
+def price_of_runs(setup: Setup, m: int) -> Price:
+    """Return the price of true runs of which m are made: a few side by side take longer for each than many do."""
+    return _Probes(setup, m).retrain()
 
 
 def seconds(work: Work) -> float:
@@ -177,15 +196,18 @@ class _Probes:
         given = [dict(self.problem.start)] * len(made.at)
         sampler = {"sampler": replace(BRIEF, chains=made.options.get("sampler", BIF).chains)} if method == "bif" else {}
 
-        def prepare(size: int) -> Work:
+        def prepare(size: int, kind: str = method) -> Work:
             share = size / whole
             some = self._some(self.tasks, max(self.n_tasks, int(share * len(self.tasks))))
             problem = self.problem.with_examples(some, self._some(self.targets, max(2, int(share * len(self.targets)))))
-            own = {**made.options, **sampler}
-            few = JointScores(problem, recipe, method, at=made.at, checkpoints=given, seed=made.seed, **own)
+            own = {**made.options, **sampler} if kind == method else {}
+            few = JointScores(problem, recipe, kind, at=made.at, checkpoints=given, seed=made.seed, **own)
             return lambda: few.scores
 
-        found = extrapolated(prepare, whole, 2 * self.n_tasks)
+        curved = min(whole, CURVED) if method == "influence" else whole
+        found = extrapolated(prepare, curved, 2 * self.n_tasks)
+        if curved < whole:  # further examples take a gradient, as for TracIn, and no curvature
+            found += extrapolated(partial(prepare, kind="tracin"), whole - curved, 2 * self.n_tasks)
         if method == "bif":
             long = made.options.get("sampler", BIF)
             found *= (long.draws * long.thin * 1.25) / (BRIEF.draws * BRIEF.thin)
@@ -239,7 +261,7 @@ class _Probes:
         return make_estimator(replace(self.given, problem=problem), "retrain")
 
     def _runs(self, m: int, steps: int) -> float:
-        """Seconds that m runs of so many steps take, as many side by side as memory allows."""
+        """Seconds of m runs of this many steps, as many side by side as memory allows."""
         together, stack = min(m, self._retrain.batch_size), 1
         while stack < together and seconds(self._training(stack, 1)) < MOMENT / GROWTH:
             stack = min(together, GROWTH * stack)
@@ -263,7 +285,7 @@ class _Probes:
         return lambda: task_gradients(problem, point, side_by_side=False)
 
     def _solving(self, linear: Linearization, loss: Loss, n_examples: int) -> tuple[float, float]:
-        """Seconds of the first solution, and of each more, for so many examples like these."""
+        """Seconds of the first solution and of each further one, for this many examples like these."""
         l2, shares = 1e-3 * mean_square(linear), np.random.default_rng(0).dirichlet((1, 1), SUBSETS)
 
         def of(shares: Floats) -> float:
@@ -294,7 +316,7 @@ class _Probes:
 
     @staticmethod
     def _some(examples: Examples, size: int) -> Examples:
-        """About so many examples, of the first groups."""
+        """About this many examples, from the first groups."""
         groups = min(len(examples.names), size)
         owner = examples.owner.cpu()
         rows = torch.cat([(owner == k).nonzero()[: -(-size // groups), 0] for k in range(groups)])

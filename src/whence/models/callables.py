@@ -1,4 +1,4 @@
-"""Losses and metrics of one's own: any function of (outputs, labels), as torch has them.
+"""Losses and metrics of users: any function of (outputs, labels), as in torch.
 
 Training and estimates need the loss of every example, its slope and its curvature. A function that knows only batches
 is called with each example as a batch of one, side by side, and differentiated: a loss is then the mean of the losses
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 
-from whence.errors import DataWarning, InputError
+from whence.errors import DataWarning, InputError, brief
 from whence.models.losses import Loss, check_curvature, loss_named
 
 OwnFunction = Callable[[Tensor, Tensor], Any]
@@ -116,7 +116,7 @@ class PerExample:
             hessian = torch.func.vmap(torch.func.hessian(self._one))(flat, many)
         except Exception as error:
             raise InputError(
-                f"The curvature of the loss {self.name} cannot be derived ({one_line(error)}). Methods that need it "
+                f"The curvature of the loss {self.name} cannot be derived ({brief(error)}). Methods that need it "
                 "(GradEx, influence functions) are for losses that torch.func can differentiate twice."
             ) from error
         values, vectors = torch.linalg.eigh((hessian + hessian.mT) / 2)
@@ -135,7 +135,7 @@ class PerExample:
                 trouble = error
         else:
             raise InputError(
-                f"The loss {self.name} cannot be computed for the {where} ({one_line(trouble)}). It got outputs of "
+                f"The loss {self.name} cannot be computed for the {where} ({brief(trouble)}). It got outputs of "
                 f"shape {(1, *outputs.shape[1:])} and a label of shape {(1, *labels.shape[1:])}, {labels.dtype}."
             ) from trouble
         for good, what in (
@@ -156,8 +156,8 @@ class PerExample:
             return  # it takes single examples only
         if not any(torch.allclose(batch, whole, rtol=1e-3, atol=1e-5) for whole in (found.mean(), found.sum())):
             warnings.warn(
-                f"The loss {self.name} of a batch is not the mean of those of its examples: here each example counts "
-                "by itself, which is another loss.",
+                f"The loss {self.name} of a batch is not the mean over its examples, and whence uses the "
+                "loss of each example by itself: this trains with a different loss.",
                 DataWarning,
                 stacklevel=4,
             )
@@ -184,7 +184,7 @@ class PerExample:
 
 
 class OwnMetric:
-    """A metric of one's own, of what the model gives for many examples.
+    """A user's metric of the outputs for many examples.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class OwnMetric:
         try:
             shape = torch.as_tensor(self._value(outputs, labels)).shape
         except Exception as error:
-            raise InputError(f"The metric {self.name!r} cannot be computed ({one_line(error)}).") from error
+            raise InputError(f"The metric {self.name!r} cannot be computed ({brief(error)}).") from error
         if shape not in (torch.Size([]), labels.shape[:1]):
             raise InputError(
                 f"The metric {self.name!r} must return a number for each of {len(labels)} examples, or one for all. It "
@@ -265,9 +265,3 @@ def _number(found: Any) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"it returned {type(found).__name__} where a tensor was expected")
     return found.mean()
-
-
-def one_line(error: Exception) -> str:
-    """Kind and first line of an error."""
-    text = (str(error).strip().splitlines() or [""])[0][:200].rstrip(".")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

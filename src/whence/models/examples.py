@@ -1,6 +1,6 @@
 """Labelled examples in named groups: the tasks that a model learns from, and the targets it is judged on.
 
-Where a model is at hand, tasks and targets are given as ``{name: (inputs, labels)}``. `Examples` stacks them once,
+For a model, tasks and targets are given as ``{name: (inputs, labels)}``. `Examples` stacks them once,
 so that retraining, gradients and merging all see the same rows in the same order, each with its group.
 """
 
@@ -99,7 +99,7 @@ class Examples:
         return tree_map(lambda leaf: leaf[index], self.inputs), self.labels[index]
 
     def sample(self, most: int, seed: int = 0) -> Examples:
-        """At most so many examples of each group, drawn at random."""
+        """At most this many examples of each group, drawn at random."""
         generator = torch.Generator().manual_seed(seed)
         owner = self.owner.cpu()
         rows = [(owner == k).nonzero()[:, 0] for k in range(len(self.names))]

@@ -1,4 +1,4 @@
-"""Metrics of outputs, by name or of one's own: what a model is judged by on the targets.
+"""Metrics of outputs, by name or given as functions: how a model is evaluated on the targets.
 
 Like losses, they broadcast over leading axes: outputs (..., n, C) and labels (n, ...) give (..., n).
 """

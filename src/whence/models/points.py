@@ -15,7 +15,7 @@ Point = tuple[ModelFn, Params]  # the model as a function of what may move, and 
 
 
 def points_of(problem: Problem, checkpoints: Iterable[Checkpoint]) -> list[Point]:
-    """Return the model at each checkpoint, or as it is where there is none."""
+    """Return the model at each checkpoint, or unchanged without any."""
     everything = {**as_problem(problem).output_fn.fixed, **problem.start}
     points = []
     for checkpoint in list(checkpoints) or [everything]:

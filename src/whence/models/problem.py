@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError, counted, did_you_mean, some_of
-from whence.models.callables import TRIED, OwnMetric, as_loss, one_line
+from whence.errors import InputError, brief, counted, did_you_mean, some_of
+from whence.models.callables import TRIED, OwnMetric, as_loss
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
 from whence.models.functional import Filter, ModelFn, functional, plain_attention
 from whence.models.losses import CrossEntropy, NextToken
@@ -34,11 +34,11 @@ class Problem:
     Parameters
     ----------
     model : nn.Module
-        At W₀: where runs start, or for influence functions and the like, as trained on all tasks. Gives a row of
+        At W₀, where runs start; for influence functions and similar methods, as trained on all tasks. Gives a row of
         outputs for each of a batch of inputs, as `whence.models.functional.functional` takes it. It is copied, never
         changed. If some of its parameters require no gradient, as with adapters, only the others are trained.
     tasks : mapping of str to (inputs, labels) or Dataset, or list of str
-        The groups of examples that subsets are made of. Names alone do for checkpoints that are there already; see
+        The groups of examples that subsets are made of. Names alone are enough for existing checkpoints; see
         `TaskVectors.from_checkpoints`.
     targets : (inputs, labels), Dataset, or mapping of str to those
         The queries that the model is judged on.
@@ -48,8 +48,8 @@ class Problem:
         called with each example as a batch of one: the loss of a batch is the mean over its examples.
     metrics : str, callable, list of those, or mapping of str to callable
         What is measured on the targets: "loss", "accuracy", "margin", or functions of (outputs, labels) that return a
-        number for each query, or one for all queries of a target. Influence functions and the like score the loss,
-        whatever the metrics.
+        number for each query, or one for all queries of a target. Influence functions and similar
+        methods always score the loss.
     maximize : sequence of str, optional
         Metrics for which higher is better; "accuracy" and "margin" where not given.
     collate : callable, optional
@@ -57,7 +57,7 @@ class Problem:
         with "labels", as the collators of Hugging Face give it. All tasks are collated together, so that they are
         padded to one length.
     per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
+        Whether every query is a separate outcome, instead of their mean.
     params : str, iterable of str or callable, optional
         Which parameters are trained: names or patterns such as ``"head.*"``, or a test of the name. By default those
         that require a gradient.
@@ -182,7 +182,7 @@ class Problem:
 
     @contextmanager
     def own_randomness(self, seed: int = 0) -> Iterator[None]:
-        """Random numbers of their own, and those of everybody else as they were afterwards."""
+        """Use separate random numbers, and restore the global generators afterwards."""
         with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(seed)
             yield
@@ -201,7 +201,7 @@ class Problem:
         except (TypeError, RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"The model cannot take the inputs of the {what} ({one_line(error)}).") from error
+            raise InputError(f"The model cannot take the inputs of the {what} ({brief(error)}).") from error
         if len(outputs) != min(len(examples), TRIED):
             raise InputError(
                 f"The model must return one row of outputs per example. Got shape {tuple(outputs.shape)} for "
@@ -268,7 +268,7 @@ def as_problem(given: Any, *, examples: bool = True) -> Problem:
         )
     if examples and not given.has_examples:
         raise InputError(
-            "The tasks of this problem are names without examples, which do for TaskVectors.from_checkpoints alone. "
+            "The tasks of this problem are names without examples, which work only with TaskVectors.from_checkpoints. "
             "Give {name: (inputs, labels)} as tasks."
         )
     return given

@@ -41,7 +41,7 @@ class Recipe:
         Of the forward pass: with "bfloat16", under ``torch.autocast``. Parameters, losses and updates stay as they are.
     weight_decay : float
     schedule : {"constant", "linear", "cosine"}
-        How the rate goes on after the warm-up; linear and cosine fall to 0 at the end of the training.
+        Learning rate after the warm-up; linear and cosine fall to 0 at the end of the training.
     warmup : int
         Number of first updates over which the rate rises in equal parts to ``lr``.
     clip : float or None

@@ -52,7 +52,7 @@ def by_target(
     metrics : mapping of str to Metric, optional
         What the values are of.
     per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
+        Whether every query is a separate outcome, instead of their mean.
 
     Returns
     -------

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.arrays import Floats, Integers
 from whence.models.examples import Inputs
+from whence.models.graphs import Recorded
 from whence.models.memory import Chunks, make_room, out_of_memory
 from whence.models.optimizers import lengths, like
 from whence.models.problem import Problem, State, as_problem
@@ -96,24 +97,31 @@ def _descend(
     buffers = [value for name, value in state.items() if name not in problem.trained]
     optimizer, normal = recipe.update.make(recipe, leaves), _normal(seeds, leaves, stacked=stacked)
     axis, chunks = int(stacked and recipe.batch_size is not None), Chunks(recipe.batch_size or len(problem.tasks))
-    step = -1
-    for step, batch in enumerate(batches):
-        if watch is not None:
-            watch(step, state, optimizer)
+
+    def gradients(batch: Batch) -> None:
         once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are
 
-        def backward(batch: Batch = batch, once: list[Tensor] = once) -> None:
+        def backward() -> None:
             for inputs, labels, weights in _parts(batch, recipe, axis):
                 loss = partial(_loss_of, losses, state, (inputs, labels), weights, axis)
                 _backward(loss, labels.shape[axis], leaves, chunks)
             for value, kept in zip(buffers, once, strict=False):
                 value.copy_(kept)
             if recipe.update.passes > 1 and not once:
-                once += [value.clone() for value in buffers]
+                once.extend(value.clone() for value in buffers)
 
         recipe.update.gradients(backward, leaves, stacked=stacked, normal=normal)
         if recipe.clip is not None:
             _clip([leaf.grad for leaf in leaves if leaf.grad is not None], recipe.clip, stacked=stacked)
+
+    # A model that is not stacked may draw random numbers, and optimizers of several passes do.
+    take = Recorded(gradients, leaves) if stacked and recipe.update.passes == 1 else gradients
+    trimmed = getattr(problem.train_fn.module, "trimmed", None) if stacked else None
+    step = -1
+    for step, batch in enumerate(batches):
+        if watch is not None:
+            watch(step, state, optimizer)
+        take((trimmed(batch[0]), *batch[1:]) if trimmed else batch)
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate(step)
         optimizer.step()

@@ -1,0 +1,72 @@
+"""Gradients recorded as CUDA graphs: where a card waits for the processor to launch kernels, it replays them instead.
+
+Adapters of a language model are thousands of small kernels a step, which take far longer to launch than to run. The
+first steps of a shape run as they are; then one is recorded, and from there on replayed with other examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves, tree_map
+
+from whence.models.memory import make_room
+
+FIRST = 3  # steps of a shape that run as they are, so that libraries have set themselves up before one is recorded
+
+
+class Recorded:
+    """Work that puts gradients into ``.grad`` of the leaves, recorded for each shape of its batches.
+
+    Where a batch cannot be recorded (the model looks at its numbers on the way, or memory runs out), everything runs as
+    it is from then on.
+
+    Parameters
+    ----------
+    work : callable
+        ``work(batch)``, the same kernels for any batch of the same shapes; the gradients of the leaves are None before.
+    leaves : list of Tensor
+        Parameters, which stay where they are in memory.
+    """
+
+    def __init__(self, work: Callable[[Any], None], leaves: list[Tensor]) -> None:
+        self.work, self.leaves = work, leaves
+        self.possible = leaves[0].device.type == "cuda"
+        self.seen: Counter[Any] = Counter()
+        self.graphs: dict[Any, tuple[Any, Any, list[Tensor | None]]] = {}
+
+    def __call__(self, batch: Any) -> None:
+        """Put the gradients of a batch into ``.grad`` of the leaves."""
+        shape = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(batch))
+        self.seen[shape] += 1
+        if self.possible and self.seen[shape] > FIRST and shape not in self.graphs:
+            self._record(shape, batch)
+        if shape not in self.graphs:
+            self.work(batch)
+            return
+        graph, place, gradients = self.graphs[shape]
+        for to, given in zip(tree_leaves(place), tree_leaves(batch), strict=True):
+            if isinstance(to, Tensor):
+                to.copy_(given)
+        graph.replay()
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            leaf.grad = gradient
+
+    def _record(self, shape: Any, batch: Any) -> None:
+        place = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
+        graph = torch.cuda.CUDAGraph()
+        pool = next((other.pool() for other, *_ in self.graphs.values()), None)
+        try:
+            with torch.cuda.graph(graph, pool=pool):
+                self.work(place)
+            self.graphs[shape] = graph, place, [leaf.grad for leaf in self.leaves]
+        except RuntimeError:
+            self.possible = False
+            self.graphs.clear()
+            make_room()
+        for leaf in self.leaves:
+            leaf.grad = None
