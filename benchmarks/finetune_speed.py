@@ -65,7 +65,7 @@ def main() -> None:
 
 def load(given: argparse.Namespace, device: torch.device) -> hf.Adapted:
     if given.model:
-        return hf.load(given.model, rank=given.rank, device=device)
+        return hf.load(given.model, rank=given.rank, device=device, checkpointing=given.checkpointing or None)
     transformers = import_transformers()
     kind = "Qwen3" if given.shape.startswith("qwen3") else "Llama"
     attention = {"attn_implementation": "eager"} if device.type == "cpu" else {}
@@ -74,7 +74,7 @@ def load(given: argparse.Namespace, device: torch.device) -> hf.Adapted:
     with device:
         model = getattr(transformers, f"{kind}ForCausalLM")(config)
     torch.set_default_dtype(torch.float32)
-    return hf.adapt(model, None, rank=given.rank)
+    return hf.adapt(model, None, rank=given.rank, checkpointing=given.checkpointing or None)
 
 
 def make_problem(adapted: hf.Adapted, given: argparse.Namespace) -> whence.Problem:
@@ -209,6 +209,11 @@ def arguments() -> argparse.Namespace:
                         "directions": 128}.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--no-along", action="store_true")
+    parser.add_argument(
+        "--checkpointing",
+        action="store_true",
+        help="blocks always run again in the backward pass",
+    )
     parser.add_argument("--device")
     return parser.parse_args()
 

@@ -1,5 +1,7 @@
 """Language models with adapters as problems: losses, accuracy, stacked adapters, what goes on, classifiers."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch.nn.functional import cross_entropy
 import whence
 from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
 from whence.errors import InputError
-from whence.hf import adapt, load, plan_of, prepare, sources_of
+from whence.hf import adapt, adapters, load, plan_of, prepare, sources_of
 from whence.hf.completions import Completions, TokenLoss
 from whence.hf.mixing import MERGED, SCORES
 from whence.models.stack import Stack
@@ -96,8 +98,11 @@ def test_a_frozen_model_in_half_precision_has_adapters_in_single():
     problem = tiny_problem(dtype=torch.bfloat16)
     assert {value.dtype for value in problem.start.values()} == {torch.float32}
     assert problem.output_fn.module.model.dtype == torch.bfloat16
-    found = whence.Retrain(problem, whence.Recipe(steps=2, lr=0.01, batch_size=4), batched=True).batch(SUBSETS, [0] * 3)
-    assert np.isfinite(found["loss"]).all()
+    recipe = whence.Recipe(steps=4, lr=0.01, batch_size=4)
+    for make in (partial(whence.Retrain, recipe=recipe, batched=True), partial(whence.GradEx, rank=8)):
+        half, single = (make(each).batch(SUBSETS, [0] * 3)["loss"] for each in (problem, tiny_problem()))
+        assert not np.array_equal(half, single)
+        np.testing.assert_allclose(half, single, rtol=0.05)
 
 
 def test_an_adapter_is_continued(tmp_path):
@@ -217,6 +222,31 @@ def test_blocks_that_run_again_take_less_memory_for_the_same_training(batched):
     assert again.bytes_per_row < 0.6 * plain.bytes_per_row
     losses = [whence.Retrain(p, recipe, batched=batched, batch_size=4)([1, 1], 0)["loss"] for p in (plain, again)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_blocks_run_again_where_memory_asks_for_it(monkeypatch):
+    plain, always = (tiny_problem(checkpointing=given).bytes_per_row for given in (False, True))
+    assert tiny_problem().bytes_per_row == plain
+    for n, expected in ((4, plain), (3.9, always)):
+        monkeypatch.setattr(adapters, "free_bytes", lambda device, n=n: n * plain)
+        prepared = tiny_prepared()
+        assert prepared.problem().bytes_per_row == expected
+        assert prepared.problem().bytes_per_row == expected  # and not once more for each problem
+    assert tiny_problem(checkpointing=False).bytes_per_row == plain
+
+
+def test_a_model_that_does_not_fit_as_it_is_runs_its_blocks_again(monkeypatch):
+    always, make = tiny_problem(checkpointing=True).bytes_per_row, adapters.Problem
+    attempts = []
+
+    def short_of_memory(*args, **kwargs):
+        attempts.append(args)
+        if len(attempts) == 1:
+            raise torch.cuda.OutOfMemoryError
+        return make(*args, **kwargs)
+
+    monkeypatch.setattr(adapters, "Problem", short_of_memory)
+    assert tiny_prepared().problem().bytes_per_row == always
 
 
 @pytest.mark.slow

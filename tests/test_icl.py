@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -123,6 +124,31 @@ def test_files_of_examples(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("qa.csv", 'id,Question,Answer\na,"where, then?",here\nb,who?,me\n'),
+        ("qa.tsv", "id\tinput\toutput\na\twhere, then?\there\nb\twho?\tme\n"),
+        ("qa.json", '[{"id": "a", "prompt": "where, then?", "completion": "here"},'
+                    ' {"id": "b", "prompt": "who?", "completion": "me"}]'),
+        ("chat.jsonl", "\n".join(
+            f'{{"id": "{name}", "messages": [{{"role": "user", "content": "{question}"}},'
+            f' {{"role": "assistant", "content": "{answer}"}}]}}'
+            for name, question, answer in [("a", "where, then?", "here"), ("b", "who?", "me")]
+        )),
+    ],
+)  # fmt: skip
+def test_examples_as_people_keep_them(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = read_examples(tmp_path / name)
+    assert found == [Example("where, then?", "here", "a"), Example("who?", "me", "b")]
+    assert [str(warning.message).startswith(f"{name}: fields taken: ") for warning in caught] == [True] * (
+        not name.startswith("chat")
+    )
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "the file is empty"),
@@ -132,6 +158,7 @@ def test_files_of_examples(tmp_path):
         ('{"text": " ", "label": 1}', "line 1: the field 'text' is empty"),
         ('{"text": "good", "lable": 1}', "Did you mean 'lable'"),
         ('{"text": ["good"], "label": 1}', "'text' must be text or a number"),
+        ('{"messages": [{"role": "user", "content": "hi"}]}', "must be a turn of the user and one of the assistant"),
         ('"good"', "must be an object with its fields. Got str"),
         ("text,label", "line 1: this is not JSON"),
         ('{"text": "a", "label": 1, "id": 7}\n{"text": "b", "label": 1, "id": 7}', "ids must differ. .*: 7"),
@@ -165,9 +192,14 @@ def test_models_load_from_folders(tmp_path):
     assert language.encode("good film") == tiny_tokenizer()("good film").input_ids
 
 
-def test_models_that_cannot_be_loaded(tmp_path):
+def test_models_that_cannot_be_loaded(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="there is no such folder"):
         LanguageModel.load(tmp_path / "none")
+    for name, sentence in (("model.safetensors", "this is no GGUF file"), ("model.gguf", "GGUF files need gguf: pip")):
+        (tmp_path / name).touch()
+        monkeypatch.setitem(sys.modules, "gguf", None)
+        with pytest.raises(InputError, match=sentence):
+            LanguageModel.load(tmp_path / name)
     with pytest.raises(InputError, match=r"there is no config\.json in it"):
         LanguageModel.load(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)

@@ -23,9 +23,11 @@ from whence.hf.sources import Source
 from whence.hf.tokens import Rows, cut_in_words, padded, tokenize
 from whence.icl.language import context_of, import_transformers, load_pretrained
 from whence.icl.prompts import Template
+from whence.models.memory import free_bytes, make_room, out_of_memory
 from whence.models.problem import Problem
 
 CLASSIFIER = "ForSequenceClassification"
+FEWEST = 4  # examples at once, below which blocks run again in the backward pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +40,14 @@ class Adapted:
     tokenizer : tokenizer of transformers
     classes : tuple of str
         Labels of a sequence classifier; none for a language model.
+    checkpointing : bool or None
+        As given to `load`.
     """
 
     model: Any
     tokenizer: Any
     classes: tuple[str, ...] = ()
+    checkpointing: bool | None = None
 
     @property
     def context(self) -> int:
@@ -64,7 +69,7 @@ def load(
     adapter: str | os.PathLike[str] | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
-    checkpointing: bool = False,
+    checkpointing: bool | None = None,
     seed: int = 0,
 ) -> Adapted:
     """Load a causal language model or a sequence classifier, and give it an adapter.
@@ -85,8 +90,9 @@ def load(
         CUDA where there is one, if not given.
     dtype : dtype or str, optional
         Of the frozen model; bfloat16 on CUDA and float32 on a processor, if not given.
-    checkpointing : bool
-        Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory.
+    checkpointing : bool, optional
+        Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory;
+        where fewer than four examples would fit into memory, if not given.
     seed : int
         Of the start of a new adapter.
     """
@@ -112,7 +118,7 @@ def adapt(
     modules: Sequence[str] = (),
     alpha: float | None = None,
     adapter: str | os.PathLike[str] | None = None,
-    checkpointing: bool = False,
+    checkpointing: bool | None = None,
     seed: int = 0,
 ) -> Adapted:
     """Give a model of transformers that is at hand an adapter, as `load` does; it is changed in place."""
@@ -122,26 +128,38 @@ def adapt(
     model.requires_grad_(False)
     if checkpointing:
         checkpointed(model)
-    if adapter is not None:
-        if not (Path(adapter) / "adapter_config.json").exists():
-            raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")
-        try:
-            made = peft.PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
-        except Exception as error:
-            raise InputError(f"{adapter}: the adapter does not go with the model ({error}).") from error
-        if not made.active_peft_config.peft_type == "LORA":
-            raise InputError(f"{adapter}: the adapter must be of LoRA. Got {made.active_peft_config.peft_type}.")
-        return Adapted(made, tokenizer, classes)
-    options = peft.LoraConfig(
-        r=rank,
-        lora_alpha=2 * rank if alpha is None else alpha,
-        target_modules=list(modules) or "all-linear",
-        task_type="SEQ_CLS" if classifier else "CAUSAL_LM",
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by names that are about to change
+        if adapter is not None:
+            return Adapted(_continued(model, adapter), tokenizer, classes, checkpointing)
+        options = peft.LoraConfig(
+            r=rank,
+            lora_alpha=2 * rank if alpha is None else alpha,
+            target_modules=list(modules) or "all-linear",
+            task_type="SEQ_CLS" if classifier else "CAUSAL_LM",
+        )
+        return Adapted(_begun(model, options, modules, seed), tokenizer, classes, checkpointing)
+
+
+def _continued(model: Any, adapter: str | os.PathLike[str]) -> Any:
+    """The model with an adapter that was trained already."""
+    if not (Path(adapter) / "adapter_config.json").exists():
+        raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")
+    try:
+        made = _import_peft().PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+    except Exception as error:
+        raise InputError(f"{adapter}: the adapter does not go with the model ({error}).") from error
+    if not made.active_peft_config.peft_type == "LORA":
+        raise InputError(f"{adapter}: the adapter must be of LoRA. Got {made.active_peft_config.peft_type}.")
+    return made
+
+
+def _begun(model: Any, options: Any, modules: Sequence[str], seed: int) -> Any:
+    """The model with a new adapter."""
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
-            made = peft.get_peft_model(model, options)
+            return _import_peft().get_peft_model(model, options)
         except ValueError as error:
             linear = dict.fromkeys(
                 name.split(".")[-1] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
@@ -149,7 +167,6 @@ def adapt(
             raise InputError(
                 f"No layer of the model is named {some_of(modules)}. There are: {some_of(linear, 12)}.",
             ) from error
-    return Adapted(made, tokenizer, classes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,6 +200,22 @@ class Prepared:
             Whether to measure the accuracy beside the loss: the share of examples all of whose trained tokens the model
             would write, or whose class it would choose.
         """
+        if self.adapted.checkpointing is None and not self._fits(accuracy=accuracy):
+            checkpointed(self.adapted.model)
+        return self._problem(accuracy=accuracy)
+
+    def _fits(self, *, accuracy: bool) -> bool:
+        """Whether what a backward pass needs of a few examples fits into memory."""
+        try:
+            problem = self._problem(accuracy=accuracy)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            make_room()
+            return False
+        return FEWEST * problem.bytes_per_row <= free_bytes(problem.device)
+
+    def _problem(self, *, accuracy: bool) -> Problem:
         metrics = ["loss", "accuracy"] if accuracy else ["loss"]
         more: dict[str, Any] = {"metrics": metrics, "per_query": self.per_query}
         if self.adapted.classes:
@@ -224,7 +257,7 @@ def prepare(
     max_length : int, optional
         Tokens of an example, at most; as many as the model reads, up to 1024, if not given.
     per_query : bool
-        Whether every example of a target is an outcome of its own.
+        Whether every example of a target is a separate outcome.
     """
     limit = min(adapted.context, 1024 if max_length is None else max_length)
     if limit < 2:

@@ -23,6 +23,7 @@ from whence.models.losses import Logistic
 from whence.models.metrics import Metric
 
 LEAST = 1e-6  # loss of an example, below which there is nothing left to learn
+STEP = 32  # tokens that lengths are rounded up to on a card
 ROWS = 512  # examples at once, so that short ones are not padded to the length of long ones
 
 
@@ -91,10 +92,15 @@ class Completions(Wrapped):
         super().__init__(model)
         self.lead = lead
 
+    def trimmed(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs without the padding that all examples (…, n) have; on a card, in few lengths, each recorded."""
+        ids, places = inputs["input_ids"], inputs["places"]
+        width, length = int((places >= 0).sum(-1).max()), _rounded_up(int(places.max()) + 1, ids.device)
+        return {"input_ids": ids[..., :length], "places": places[..., :width]}
+
     def forward(self, input_ids: Tensor, places: Tensor) -> Tensor:
-        if not _transformed():
-            width, length = int((places >= 0).sum(1).max()), int(places.max()) + 1
-            input_ids, places = input_ids[:, :length], places[:, :width]
+        if not _only_shapes(input_ids):
+            input_ids, places = self.trimmed({"input_ids": input_ids, "places": places}).values()
         real, at = places >= 0, places.clamp_min(1)
         logits = self._logits(input_ids, at - 1)
         tokens = input_ids.gather(1, at)[..., None]
@@ -126,10 +132,16 @@ class Completions(Wrapped):
 class Classes(Wrapped):
     """Logits (n, C) of a sequence classifier of transformers."""
 
+    def trimmed(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inputs without the padding that all examples (…, n) have; on a card, in few lengths, each recorded."""
+        mask = inputs["attention_mask"]
+        length = _rounded_up(int(mask.sum(-1).max()), mask.device)
+        return {name: value[..., :length] for name, value in inputs.items()}
+
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        if not _transformed():
-            length = int(attention_mask.sum(1).max())
-            input_ids, attention_mask = input_ids[:, :length], attention_mask[:, :length]
+        if not _only_shapes(input_ids):
+            inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+            input_ids, attention_mask = self.trimmed(inputs).values()
         logits: Tensor = self.model(input_ids=input_ids, attention_mask=attention_mask).logits
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -137,24 +149,30 @@ class Classes(Wrapped):
 class StackedLinear(nn.Linear):
     """A linear layer whose weight may be that of m models, (m, out, in), for inputs of m · n rows, model after model.
 
-    So one pass through the frozen layers serves all models, whose own layers are one batched product each.
+    So one pass through the frozen layers serves all models, whose own layers are one batched product each. Products are
+    in the precision of the inputs, that of the frozen model.
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.weight.ndim == 2:
-            return linear(input, self.weight, self.bias)
-        rows = input.reshape(len(self.weight), -1, input.shape[-1])
-        outputs = rows @ self.weight.mT
-        if self.bias is not None:
-            outputs = outputs + self.bias[:, None]
+        weight = self.weight.to(input.dtype)
+        bias = None if self.bias is None else self.bias.to(input.dtype)
+        if weight.ndim == 2:
+            return linear(input, weight, bias)
+        rows = input.reshape(len(weight), -1, input.shape[-1])
+        outputs = rows @ weight.mT
+        if bias is not None:
+            outputs = outputs + bias[:, None]
         return outputs.reshape(*input.shape[:-1], -1)
 
 
 def stackable(model: nn.Module) -> nn.Module:
     """The model itself, whose trained linear layers take stacked weights from now on."""
+    layer: Any
     for layer in model.modules():
         if type(layer) is nn.Linear and any(value.requires_grad for value in layer.parameters()):
             layer.__class__ = StackedLinear
+        if hasattr(layer, "cast_input_dtype_enabled"):  # peft's own layers, which would make single precision of all
+            layer.cast_input_dtype_enabled = False
     return model
 
 
@@ -162,7 +180,7 @@ def checkpointed(model: nn.Module) -> nn.Module:
     """The model itself, whose blocks keep only their inputs for a backward pass in training, and run again in it."""
     kind = import_transformers().modeling_layers.GradientCheckpointingLayer
     for block in model.modules():
-        if isinstance(block, kind):
+        if isinstance(block, kind) and getattr(block.forward, "func", None) is not _run_again:
             block.forward = partial(_run_again, block, block.forward)
     return model
 
@@ -177,12 +195,19 @@ def _run_again(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwar
         with _reparametrize_module(block, tensors):
             return forward(*args, **kwargs)
 
-    return checkpoint(run, *args, use_reentrant=False)
+    # Only models that draw no random numbers are recorded, which may not look at the state of their generator.
+    recording = torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+    return checkpoint(run, *args, use_reentrant=False, preserve_rng_state=not recording)
 
 
-def _transformed() -> bool:
-    """Whether torch.func is at work, which may not look at the numbers that lengths depend on."""
-    return torch._C._functorch.peek_interpreter_stack() is not None
+def _only_shapes(ids: Tensor) -> bool:
+    """Whether the numbers that lengths depend on may not be looked at: by torch.func, or while a graph is recorded."""
+    recording = ids.is_cuda and torch.cuda.is_current_stream_capturing()
+    return recording or torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def _rounded_up(length: int, device: torch.device) -> int:
+    return -(-length // STEP) * STEP if device.type == "cuda" else length
 
 
 def _ahead(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -116,7 +116,8 @@ class Finetuned:
     chosen : Selection
         The sources to use.
     ways : dict of str to ndarray (K,)
-        The chosen sources, and what they are compared with.
+        The chosen sources, and what they are compared with: all sources, the best run, the best single source. Those
+        that are the same sources are one, such as "chosen, best run".
     runs : Outcomes
         The true runs, with all their outcomes.
     """
@@ -144,7 +145,7 @@ class Finetuned:
         rows = []
         for i, name in enumerate(names):
             expected = (asked.predicted[i], low[i], high[i])
-            if name in PICKED:
+            if not {*name.split(AND)}.isdisjoint(PICKED):
                 expected = expected_of_chosen(self.model, self.ways[name])
             value, lower, upper = (float(part[at]) for part in expected)
             tasks = self.model.outcomes.describe(self.ways[name])
@@ -156,7 +157,7 @@ class Finetuned:
 
 
 CHOSEN, EVERYTHING, BEST_RUN, BEST_SINGLE = "chosen", "all sources", "best run", "best single source"
-PICKED = (CHOSEN, BEST_RUN, BEST_SINGLE)
+PICKED, AND = (CHOSEN, BEST_RUN, BEST_SINGLE), ", "
 
 
 def finetune(
@@ -184,7 +185,7 @@ def finetune(
     path : path, optional
         Folder for runs and estimates; created, or resumed if it exists.
     tokens : float, optional
-        The chosen sources may have so many tokens, at most.
+        Largest number of tokens of the chosen sources.
     weights : bool
         Whether sources are mixed with weights, instead of being in or out.
     accuracy : bool
@@ -193,8 +194,7 @@ def finetune(
     **how
         As for `whence.measure`: jobs, engine, threads, timeout, address, gpus_per_task, progress.
     """
-    if tokens is not None and weights:
-        raise InputError("A limit of tokens is for sources that are in or out: give 'tokens' or 'weights', not both.")
+    check_limit(prepared.tokens, tokens, weights=weights)
     problem, on_loss = prepared.problem(accuracy=accuracy), prepared.problem()
     plan = plan_of(problem, recipe, budget)
     folder = None if path is None else Path(path)
@@ -204,16 +204,24 @@ def finetune(
 
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
     estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
+
+    def joint_scores() -> JointScores:
+        size = min(RANK, problem.n_trained)
+        made = JointScores(on_loss, recipe, "trak", at=HALFWAY, examples=EXAMPLES, rank=size, seed=seed)
+        place = kept(_folder(SCORES))
+        if place is None or not place.exists():
+            _ = made.scores  # a run on all sources that learns nothing ends it here, before anything else is trained
+        return made
+
     makers: dict[str, Any] = {
-        SCORES: lambda: JointScores(
-            on_loss, recipe, "trak", at=HALFWAY, examples=EXAMPLES, rank=min(RANK, problem.n_trained), seed=seed
-        ),
+        SCORES: joint_scores,
         MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
     }
+    estimators = {name: makers[name]() for name in plan.prices}
     estimates = {
-        name: _decided(measure(makers[name](), estimated, tasks=problem.task_names, path=kept(name.replace(" ", "_")),
+        name: _decided(measure(estimator, estimated, tasks=problem.task_names, path=kept(_folder(name)),
                                engine="inline", seed=seed), problem)
-        for name in plan.prices
+        for name, estimator in estimators.items()
     }  # fmt: skip
     runs = _true_runs(problem, recipe, subsets, path=kept("true_runs"), seed=seed, **how)
     truth = _decided(runs, problem)
@@ -233,6 +241,27 @@ def finetune(
     )
 
 
+def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:
+    """Refuse a limit of tokens that no source is within, before anything is trained."""
+    if tokens is None:
+        return
+    if weights:
+        raise InputError("A limit of tokens is for sources that are in or out: give {tokens} or {weights}, not both.",
+                         tokens=tokens, weights=True)  # fmt: skip
+    least = min(sizes, key=lambda name: sizes[name])
+    if sizes[least] > tokens:
+        raise InputError(
+            f"must be at least {sizes[least]:,}, the tokens of the smallest source ({least}). Got {tokens:,.0f} "
+            "instead.",
+            parameter="tokens",
+            of="finetune",
+        )
+
+
+def _folder(name: str) -> str:
+    return name.replace(" ", "_")
+
+
 def verify(
     found: Finetuned,
     prepared: Prepared,
@@ -244,7 +273,7 @@ def verify(
     seed: int = 0,
     **how: Any,
 ) -> pd.DataFrame:
-    """Train what was chosen, and what it is compared with, for real; return what was expected beside what came.
+    """Train on the chosen subset and on its rivals; return expected and measured outcomes.
 
     Parameters
     ----------
@@ -278,7 +307,7 @@ def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) ->
 
 
 def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
-    """The chosen sources and their rivals, each of which is another subset."""
+    """The chosen sources and their rivals; what turns out to be the same subset is one of them, by all its names."""
     runs, at = model.outcomes, model.target_names.index(goal)
     n_tasks = runs.n_tasks
     everything = np.full(n_tasks, 1.0 if runs.is_binary else 1 / n_tasks)
@@ -290,7 +319,10 @@ def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
         BEST_RUN: runs.subsets[int(np.nanargmin(runs.values[:, at]))],
         BEST_SINGLE: best,
     }
-    return ways
+    names: dict[bytes, list[str]] = {}
+    for name, subset in ways.items():
+        names.setdefault((subset + 0.0).tobytes(), []).append(name)
+    return {AND.join(same): ways[same[0]] for same in names.values()}
 
 
 def _subsets(n_tasks: int, n: int, *, weights: bool, seed: int) -> Floats:

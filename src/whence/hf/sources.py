@@ -1,4 +1,4 @@
-"""Sources of text: named groups of examples to train on or to be judged by, as they are read from files.
+"""Sources of text: named groups of examples, for training or evaluation, read from files.
 
 Where fine-tuning begins. A source is a JSONL file, one object per line, or the rows of a dataset that share the value
 of a column. Whatever is wrong with it is said here, with its file and line, before any model is loaded.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from whence.errors import DataWarning, InputError, counted, did_you_mean, some_of
-from whence.icl.prompts import read_records
+from whence.icl.examples import read_records
 
 # Fields of each format; a record has the first format all of whose fields it has.
 FORMATS = {
@@ -65,7 +65,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Leak:
-    """An example of a target that also stands in a source, as it is or nearly so."""
+    """An example of a target that is also in a source, exactly or nearly."""
 
     source: str
     target: str
@@ -178,7 +178,7 @@ def _check_turns(turns: list[Any], where: str) -> None:
 
 
 def find_leaks(sources: Iterable[Source], targets: Iterable[Source]) -> list[Leak]:
-    """Examples of targets that also stand in a source, as they are or nearly so: once per source and target example.
+    """Examples of targets that are also in a source, exactly or nearly: once per source and target example.
 
     Two texts are nearly the same if they share at least 0.8 of their runs of three words.
 

@@ -1,4 +1,4 @@
-"""From examples as text to rows of tokens, of which some are trained: those of answers, not those of prompts.
+"""From text to rows of tokens; those of answers are trained, those of prompts are not.
 
 Chats are written by the chat template of the tokenizer; prompts and completions, texts, and texts with labels by the
 plain tokenizer. Rows that are longer than the model can read are cut, and counted.
@@ -162,7 +162,7 @@ def _encode(text: str, tokenizer: Any) -> list[int]:
 
 
 def _cut(row: Row, limit: int) -> Row:
-    """The row with at most so many tokens: without the start of its prompt, then without the end of what is learned."""
+    """The row cut to this many tokens: the start of its prompt first, then the end of what is learned."""
     first = min(max(0, len(row.ids) - limit), max(0, row.places[0] - 1) if row.places else 0)
     ids = row.ids[first : first + limit]
     return Row(ids, [place - first for place in row.places if place - first < len(ids)])

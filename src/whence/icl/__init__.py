@@ -22,9 +22,10 @@ from whence.icl.chat import chat_template
 from whence.icl.choice import Judged, explain, judge, nearest, sentence_vectors
 from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
+from whence.icl.examples import read_examples
 from whence.icl.language import LanguageModel, import_transformers
 from whence.icl.order import OrderSurrogate, best_order
-from whence.icl.prompts import Example, Prompts, Template, read_examples
+from whence.icl.prompts import Example, Prompts, Template
 from whence.icl.recommend import Recommendation, recommend
 from whence.icl.truth import Prompted
 

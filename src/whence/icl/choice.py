@@ -1,6 +1,6 @@
-"""Choice: what each demonstration does for a query, and a chosen prompt beside what it has to beat.
+"""Choice: what each demonstration does for a query, and a chosen prompt compared with its rivals.
 
-The end of the flow. A prompt is chosen by queries at hand and judged on others, by running it: beside random prompts,
+The end of the flow. A prompt is chosen on some queries and judged on others, by running it: beside random prompts,
 beside the nearest demonstrations of each query by sentence embedding, and beside the best single one, repeated.
 """
 

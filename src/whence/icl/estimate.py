@@ -65,7 +65,7 @@ class AnchoredPrompts(PromptOutcomes):
     model, prompts, metrics, per_query, order
         As for `Prompted`.
     anchors : int, "mean", or sequence of prompts
-        So many random prompts, over which estimates are averaged; or one whose every slot holds the mean embedding of
+        Number of random prompts over which estimates are averaged; or one whose every slot holds the mean embedding of
         all demonstrations; or prompts given as places of demonstrations, all of one length.
     outputs : {"margin", "logits"}
         What is linear in the embeddings: the margin of the right label word (one backward pass per query), or the logit
@@ -165,7 +165,7 @@ class AnchoredPrompts(PromptOutcomes):
         return self._tables[shots]
 
     def effects(self, shots: int) -> Floats:
-        """What each demonstration does to each query, (K, Q), by the margin, in prompts of so many.
+        """What each demonstration does to each query, (K, Q), by the margin, in prompts of ``shots``.
 
         The change when it takes the place of an average one, averaged over slots; for ``outputs="margin"``.
         """

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.errors import InputError, counted
+from whence.errors import InputError, brief, counted
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
 
@@ -121,7 +121,7 @@ class LanguageModel:
         return embeddings
 
     def check_length(self, n_tokens: int, shots: int) -> None:
-        """Refuse prompts of so many tokens that do not fit into the context."""
+        """Refuse prompts with more tokens than fit into the context."""
         if n_tokens > self.context:
             raise InputError(
                 f"The longest prompt of {counted(shots, 'demonstration')} has {n_tokens} tokens, and the model reads "
@@ -163,7 +163,7 @@ class LanguageModel:
         return self._following(prefix, rows, longest, lambda logits, part: likelihoods_in(logits, endings[part]))
 
     def generate(self, prefix: Tokens, queries: Sequence[Tokens], most: int) -> list[str]:
-        """Text of at most so many tokens that the model adds to each query, taking the likeliest token every time."""
+        """Greedy continuation of each query, of at most this many tokens."""
         rows = [np.concatenate([prefix, query]) for query in queries]
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else self.tokenizer.eos_token_id
         generate: Any = self.model.generate
@@ -237,6 +237,10 @@ def load_pretrained(
     transformers = import_transformers()
     if not place.exists():
         raise InputError(f"{place}: there is no such folder. Give the folder of a model, or a GGUF file.")
+    if place.is_file() and place.suffix != ".gguf":
+        raise InputError(f"{place}: this is no GGUF file. Give one, or the folder that save_pretrained wrote.")
+    if place.is_file() and importlib.util.find_spec("gguf") is None:
+        raise InputError(f'{place}: GGUF files need gguf: pip install "whence[hf]".')
     folder, more = (str(place.parent), {"gguf_file": place.name}) if place.is_file() else (str(place), {})
     if not more and not (place / "config.json").exists():
         raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
@@ -245,7 +249,7 @@ def load_pretrained(
     except Exception as error:  # transformers raises half a dozen kinds
         raise InputError(
             f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
-            f"tokenizer.save_pretrained(folder). ({_first_line(error)})"
+            f"tokenizer.save_pretrained(folder). ({brief(error)})"
         ) from error
     where = _device(device)
     # Fused attention lacks some derivatives on a processor.
@@ -255,7 +259,7 @@ def load_pretrained(
             folder, **_CLOSED, weights_only=True, dtype=dtype, **attention, **more
         )
     except Exception as error:
-        raise InputError(f"{place}: the model cannot be loaded ({_first_line(error)}).") from error
+        raise InputError(f"{place}: the model cannot be loaded ({brief(error)}).") from error
     return model.to(where), tokenizer
 
 
@@ -341,9 +345,5 @@ def _device(given: str | torch.device | None) -> torch.device:
         found = torch.device(given if given is not None else "cuda" if torch.cuda.is_available() else "cpu")
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"The device {given!r} cannot be used here ({_first_line(error)}). Use 'cpu'.") from error
+        raise InputError(f"The device {given!r} cannot be used here ({brief(error)}). Use 'cpu'.") from error
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200].rstrip(".")

@@ -68,20 +68,7 @@ def values_of(margin: Floats, logits: Floats | None, answers: NDArray[np.intp]) 
 
 
 class PromptOutcomes(ABC):
-    """Outcome function of subsets of demonstrations.
-
-    Parameters
-    ----------
-    model : LanguageModel
-    prompts : Prompts
-    metrics : str or sequence of str
-        Of "loss" (cross-entropy over label words), "accuracy", "margin".
-    per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
-    order : {"listed", "random"}
-        In which order the demonstrations of a subset stand: as in the list of candidates, or drawn by the row's seed.
-        As listed, what a demonstration does includes what its place does: the first candidates always come first.
-    """
+    """Outcome function of subsets of demonstrations; its parameters are those of `whence.icl.Prompted`."""
 
     batch_size = 8  # subsets; each is as many prompts as there are queries
 

@@ -7,13 +7,8 @@ pieces: so a demonstration is the same tokens wherever it stands, in prompts tha
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -245,71 +240,10 @@ class Prompts:
         )
 
     def longest(self, shots: int) -> int:
-        """Number of tokens of the longest prompt with so many demonstrations."""
+        """Number of tokens of the longest prompt with this many demonstrations."""
         sizes = sorted((len(tokens) for tokens in self.demo_tokens), reverse=True)
         longest = max(len(tokens) for tokens in self.query_tokens) + max(len(tokens) for tokens in self.endings) - 1
         return len(self.head) + sum(sizes[:shots]) + longest
-
-
-def read_examples(
-    path: str | os.PathLike[str], *, text: str = "text", label: str = "label", prefix: str = "d"
-) -> list[Example]:
-    """Examples of a file with one JSON object per line.
-
-    Parameters
-    ----------
-    path : path
-    text, label : str
-        Fields of the objects. A field ``id``, where there is one, is the name of the example.
-    prefix : str
-        Names are this and a number where there is no ``id``.
-    """
-    where = Path(path)
-    found: list[Example] = []
-    for place, record in read_records(where):
-        content, answer = (_field(record, name, place) for name in (text, label))
-        found.append(Example(content, answer, str(record.get("id", f"{prefix}{len(found) + 1}"))))
-    if not found:
-        raise InputError(f"{where}: the file is empty. Give one JSON object per line, with {text!r} and {label!r}.")
-    times = Counter(example.name for example in found)
-    if twice := sorted(name for name, number in times.items() if number > 1):
-        raise InputError(f"{where}: the ids must differ. Given more than once: {some_of(twice)}.")
-    return found
-
-
-def read_records(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any]]]:
-    """Objects of a file with one JSON object per line, each with its place: "reviews.jsonl, line 3"."""
-    where = Path(path)
-    try:
-        lines = where.read_text(encoding="utf-8").split("\n")  # splitlines would break text at other signs too
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{where}: this is not text in UTF-8. Give a file with one JSON object per line.") from error
-    places = ((f"{where}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
-    return [(place, _record(line, place)) for place, line in places]
-
-
-def _record(line: str, where: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and objects that deep
-        reason = getattr(error, "msg", None) or type(error).__name__
-        raise InputError(f"{where}: this is not JSON ({reason}). Give one object per line.") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{where}: there must be an object with its fields. Got {type(record).__name__}.")
-    return record
-
-
-def _field(record: Mapping[str, Any], name: str, where: str) -> str:
-    value = record.get(name)
-    if value is None or (isinstance(value, str) and not value.strip()):
-        if name in record:
-            raise InputError(f"{where}: the field {name!r} is empty. Fill it in, or leave the line out.")
-        raise InputError(f"{where}: there is no field {name!r}. {did_you_mean(name, record)}")
-    if isinstance(value, dict | list):
-        raise InputError(f"{where}: the field {name!r} must be text or a number. Got {type(value).__name__}.")
-    return str(value)
 
 
 def _words(examples: Iterable[Example], given: Mapping[str, str] | None) -> dict[str, str]:
@@ -319,7 +253,7 @@ def _words(examples: Iterable[Example], given: Mapping[str, str] | None) -> dict
         raise InputError(f"There is no label word for {some_of(odd)}. {did_you_mean(odd[0], given)}")
     words = dict(given) if given is not None else {label: label for label in labels}
     if len(words) < 2:
-        raise InputError(f"There must be at least two labels to tell apart. Got {some_of(words)}.")
+        raise InputError(f"There must be at least two labels. Got {some_of(words)}.")
     return words
 
 

@@ -131,7 +131,7 @@ def recommend(
     scorer: Scorer | None = None,
     seed: int = 0,
 ) -> Recommendation:
-    """Return the best prompt of so many demonstrations, and the evidence for it.
+    """Return the best prompt with this many demonstrations, and the evidence for it.
 
     Parameters
     ----------

@@ -40,7 +40,7 @@ class Prompted(PromptOutcomes):
     metrics : str or sequence of str
         Of "loss" (cross-entropy over label words), "accuracy", "margin".
     per_query : bool
-        Whether every query is an outcome of its own, instead of their mean.
+        Whether every query is a separate outcome, instead of their mean.
     order : {"listed", "random"}
         In which order the demonstrations of a subset stand: as in the list of candidates, or drawn by the row's seed.
         As listed, what a demonstration does includes what its place does: the first candidates always come first.
