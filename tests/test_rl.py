@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import whence
+from clock import overdue_once
 from whence.errors import InputError
 
 gymnasium = pytest.importorskip("gymnasium")
@@ -167,13 +173,19 @@ def test_a_training_written_out_in_torch():
         ({"pole": "CartPol-v1"}, "There is no environment 'CartPol-v1'. Did you mean 'CartPole-v1'"),
         ({"pole": 3}, "The environment 'pole' must be a Gymnasium id or a function"),
         ({"pole": "CartPole-v1", "car": "MountainCar-v0"}, "the observation space of 'car' is Box"),
+        ({"coarse": "MountainCar-v0", "fine": "MountainCarContinuous-v0"}, "the action space of 'fine' is Box"),
         ({"broken": lambda: 1 / 0}, "The environment 'broken' could not be made: ZeroDivisionError"),
-        ({"odd": lambda: object()}, "The environment 'odd' is not one in the style of Gymnasium"),
+        ({"odd": lambda: object()}, "The environment 'odd' does not follow the API of Gymnasium"),
     ],
 )
 def test_environments_that_cannot_be_tasks_are_refused_at_once(envs, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(").replace(".", r"\.")):
         Agents(envs, majority)
+
+
+def test_targets_that_a_policy_of_the_tasks_cannot_act_in_are_refused_at_once():
+    with pytest.raises(InputError, match=r"the observation space of 'swing' is Box.* that of 'pole' is Box"):
+        Agents({"pole": "CartPole-v1"}, majority, targets={"swing": "Acrobot-v1"})
 
 
 def test_a_missing_package_of_an_environment_is_named():
@@ -206,15 +218,41 @@ def test_one_environment_that_crashes_fails_its_rows_and_no_others(tmp_path):
         def step(self, action):
             raise RuntimeError("the simulator is unstable")
 
-    def train(envs, seed):
-        for make in envs.values():
-            env = make()
-            env.reset(seed=seed)
-            env.step(1)
-        return always(1)
-
-    agents = Agents({"fine": Corridor, "bad": Crashing}, train, targets={"fine": Corridor}, episodes=1)
+    agents = Agents({"fine": Corridor, "bad": Crashing}, one_step, targets={"fine": Corridor}, episodes=1)
     with pytest.warns(whence.DataWarning, match="failed"):
         runs = whence.measure(agents, whence.Exhaustive(allow_empty=False), seeds=1, keep_going=True, engine="inline")
     assert np.isnan(runs.values[runs.subsets[:, 1] == 1]).all()
     assert not np.isnan(runs.values[runs.subsets[:, 1] == 0]).any()
+
+
+class Hanging(Corridor):
+    def step(self, action):
+        Path(os.environ["WHENCE_TEST_MARK"]).touch()
+        threading.Event().wait()  # for ever
+
+
+def one_step(envs, seed):
+    """A training that takes a step in every environment."""
+    for make in envs.values():
+        env = make()
+        env.reset(seed=seed)
+        env.step(1)
+    return always(1)
+
+
+def test_an_environment_that_hangs_is_given_up_and_the_others_go_on(tmp_path, monkeypatch):
+    mark = tmp_path / "hanging"
+    monkeypatch.setenv("WHENCE_TEST_MARK", str(mark))
+    overdue_once(monkeypatch, mark.exists)
+    agents = Agents({"fine": Corridor, "stuck": Hanging}, one_step, targets={"fine": Corridor}, episodes=1)
+    subsets = [[1, 0], [0, 1], [1, 0]]
+    with pytest.warns(whence.DataWarning, match=r"1 of 3 rows failed.*took longer than 600 s"):
+        runs = whence.measure(agents, subsets, seeds=1, timeout=600, path=tmp_path / "run")
+    assert np.isnan(runs.values[:, 0]).tolist() == [False, True, False]
+
+
+def test_a_missing_gymnasium_is_said_in_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    for call in (lambda: Agents({"pole": "CartPole-v1"}, majority), lambda: rollout(always(1), Corridor)):
+        with pytest.raises(InputError, match=r'needs Gymnasium: pip install "whence\[rl\]"'):
+            call()

@@ -20,7 +20,7 @@ Train = Callable[[Mapping[str, Make], int], Any]
 class Agents(OutcomeFn):
     """Outcome function of environments: train in those of a subset, then play whole episodes in the targets.
 
-    Training is noisy, so that `whence.measure` makes two runs of every subset unless told otherwise.
+    Training is noisy, so `whence.measure` makes two runs of every subset by default.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Agents(OutcomeFn):
     train : callable
         ``train(envs, seed)`` returns a policy; ``envs`` maps the names of the subset to functions that make them.
     targets : mapping of str to environment, optional
-        Where policies are judged; in all of ``envs`` if not given.
+        Where policies are judged, with the same spaces; in all of ``envs`` if not given.
     episodes : int
         Episodes in each target.
     max_steps : int
@@ -68,7 +68,7 @@ class Agents(OutcomeFn):
                 f"must be a function of (envs, seed). Got {train!r} instead.", parameter="train", of="Agents"
             )
         self._envs = makers(envs, "envs")
-        self._targets = self._envs if targets is None else makers(targets, "targets")
+        self._targets = self._envs if targets is None else makers(targets, "targets", self._envs)
         self._train, self._episodes = train, episodes
         self._max_steps, self._processes = max_steps, processes
         self.task_names: tuple[str, ...] = tuple(self._envs)

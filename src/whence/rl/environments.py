@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from whence.errors import InputError, did_you_mean
-from whence.measuring.rows import brief
+from whence.errors import InputError, brief, did_you_mean
 
 Make = Callable[[], Any]  # returns a new environment
 
 
-def makers(envs: Mapping[str, Any], parameter: str) -> dict[str, Make]:
-    """Return how each environment is made, by name, checked: all are made once and must share their spaces."""
+def makers(envs: Mapping[str, Any], parameter: str, beside: Mapping[str, Make] | None = None) -> dict[str, Make]:
+    """Return how each environment is made, by name, checked: all are made once and must share their spaces.
+
+    ``beside``: environments that were checked before, whose spaces these must share too.
+    """
     if not isinstance(envs, Mapping) or not envs:
         raise InputError(
             f"must map names to environments (Gymnasium ids, or functions that make one). Got {envs!r} instead.",
@@ -21,8 +23,8 @@ def makers(envs: Mapping[str, Any], parameter: str) -> dict[str, Make]:
             of="Agents",
         )
     found = {str(name): maker(env, str(name)) for name, env in envs.items()}
-    spaces = {name: _spaces(make, name) for name, make in found.items()}
-    require_alike(spaces)
+    both = [*list((beside or {}).items())[:1], *found.items()]
+    require_alike([(name, *_spaces(make, name)) for name, make in both])
     return found
 
 
@@ -34,26 +36,26 @@ def maker(env: Any, name: str) -> Make:
         raise InputError(
             f"The environment '{name}' must be a Gymnasium id or a function that makes an environment. Got {env!r}."
         )
-    gymnasium = _gymnasium()
+    gymnasium = require_gymnasium()
     if ":" not in env and env not in gymnasium.registry:  # "module:id" is imported when it is made
         raise InputError(f"There is no environment '{env}'. {did_you_mean(env, gymnasium.registry)}")
     return functools.partial(gymnasium.make, env)
 
 
-def require_alike(spaces: Mapping[str, tuple[Any, Any]]) -> None:
+def require_alike(spaces: Sequence[tuple[str, Any, Any]]) -> None:
     """Refuse environments whose observations or actions differ: one policy could not act in all of them."""
-    first, *others = spaces
-    for name in others:
-        for which, own, wanted in zip(("observation", "action"), spaces[name], spaces[first], strict=True):
-            if own != wanted:
+    (first, *wanted), *others = spaces
+    for name, *own in others:
+        for which, here, there in zip(("observation", "action"), own, wanted, strict=True):
+            if here != there:
                 raise InputError(
-                    f"One policy must act in all environments, but the {which} space of '{name}' is {own} and that of "
-                    f"'{first}' is {wanted}. Wrap them so that they are the same."
+                    f"One policy must act in all environments, but the {which} space of '{name}' is {here} and that of "
+                    f"'{first}' is {there}. Wrap them so that they are the same."
                 )
 
 
 def _spaces(make: Make, name: str) -> tuple[Any, Any]:
-    error = _gymnasium().error
+    error = require_gymnasium().error
     try:
         env = make()
     except error.DependencyNotInstalled as missing:
@@ -63,12 +65,13 @@ def _spaces(make: Make, name: str) -> tuple[Any, Any]:
     try:
         return env.observation_space, env.action_space
     except AttributeError as lacking:
-        raise InputError(f"The environment '{name}' is not one in the style of Gymnasium: {lacking}.") from lacking
+        raise InputError(f"The environment '{name}' does not follow the API of Gymnasium: {lacking}.") from lacking
     finally:
         getattr(env, "close", lambda: None)()
 
 
-def _gymnasium() -> Any:
+def require_gymnasium() -> Any:
+    """Return the module, or say how to install it."""
     try:
         import gymnasium
     except ModuleNotFoundError:

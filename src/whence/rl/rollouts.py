@@ -10,7 +10,7 @@ import numpy as np
 
 from whence.arrays import Floats
 from whence.errors import InputError
-from whence.rl.environments import Make, maker
+from whence.rl.environments import Make, maker, require_gymnasium
 
 SUCCESS = ("success", "is_success")  # in what an environment says beside its reward
 
@@ -62,6 +62,7 @@ def rollout(
     >>> bool((found.returns > 150).all()), found.returns.shape
     (True, (4,))
     """
+    require_gymnasium()
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 

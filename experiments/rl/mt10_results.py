@@ -1,0 +1,340 @@
+r"""What subsets of the ten tasks of Meta-World's MT10 tell: the page of results, from the recorded runs.
+
+    python experiments/rl/mt10_results.py > benchmarks/results/mt10.md        a few minutes on a laptop
+    python experiments/rl/mt10_results.py --quick
+
+Reads what cloning.py and policy_estimates.py wrote, from ``--runs`` (benchmarks/results/mt10), and draws
+docs/images/mt10.png. The words of the page are in mt10_results.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import spearmanr, t
+
+import whence
+from whence.surrogates.peers import peers
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+RUNS = ROOT / "benchmarks" / "results" / "mt10"
+PAPER = {"tuned linear": "0.76", "paper kernel": "0.80"}
+TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
+ITSELF = "the task itself in or out"
+ANY = "with any three (mean of all 84)"
+FEW_RUNS = (5, 10, 20)
+RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
+    "gradex_joint": ("GradEx at the joint policy", 1.7),
+    "gradex_along": ("GradEx along the joint run", 46),
+    "vectors": ("task vectors", 11),
+    "vectors_background": ("task vectors, all tasks in 3 of 4 batches", 11),
+    "left_out": ("left-out runs, outcomes added up", 10),
+}
+
+
+class Truth:
+    """Recorded episodes of all seeds.
+
+    Attributes
+    ----------
+    subsets : ndarray (m, 10)
+    names : list of str
+    return_, success, loss : ndarray (seeds, m, 10)
+        Means over episodes, and imitation losses; NaN where there are none.
+    sevens : ndarray (m,)
+        Which subsets are those of seven.
+    seeds : int
+        How many seeds, the first ones, have all of these.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        files = [dict(np.load(path)) for path in sorted(folder.glob("truth_seed*.npz"))]
+        self.subsets, self.names = files[0]["subsets"].astype(float), files[0]["task_names"].tolist()
+        self.sevens = self.subsets.sum(1) == 7
+        self.return_ = self._whole(files, [one["returns"].mean(2) for one in files])
+        self.success = self._whole(files, [one["success"].mean(2) for one in files])
+        self.loss = self._whole(files, [one["losses"] for one in files])
+        self.seeds = int((~np.isnan(self.loss[:, self.sevens]).any((1, 2))).sum())
+
+    def _whole(self, files: list[dict[str, np.ndarray]], seeds: list[np.ndarray]) -> np.ndarray:
+        """Seeds as one array, NaN for the subsets that one lacks."""
+        found = np.full((len(seeds), *self.subsets.shape), np.nan)
+        for own, file, values in zip(found, files, seeds, strict=True):
+            for subset, value in zip(file["subsets"], values, strict=True):
+                own[(self.subsets == subset).all(1)] = value
+        return found
+
+    def runs(self, values: np.ndarray, outcome: str) -> whence.Outcomes:
+        """Table of the subsets of seven, seed after seed; the mean over tasks is the last target."""
+        table = np.vstack([own[self.sevens] for own in values])
+        names = [f"{outcome}[{name}]" for name in (*self.names, "mean")]
+        return whence.Outcomes(
+            np.tile(self.subsets[self.sevens], (len(values), 1)),
+            np.hstack([table, table.mean(1, keepdims=True)]),
+            task_names=self.names,
+            target_names=names,
+            maximize=[] if outcome == "loss" else names,
+        )
+
+
+# ---- how well surrogates predict --------------------------------------------------------------------------
+
+
+def fidelity(truth: Truth, values: np.ndarray, splits: int) -> dict[str, dict[str, np.ndarray]]:
+    """Scores of methods over splits: {method: {score: (splits, targets)}}.
+
+    One run of each subset, of the seeds in turn. ``lds``: of the subsets not learned from; ``of ten``: of ten of them;
+    ``inside``: of those that contain the target; ``… elsewhere``: of their runs with another seed.
+    """
+    methods: dict[str, Callable[[whence.Outcomes], Any]] = {"whence.fit": whence.fit}
+    methods |= peers(["tuned kernel", "paper kernel", "tuned linear"])
+    scores: dict[str, dict[str, list[np.ndarray]]] = {}
+    for split in range(splits):
+        runs, again = (truth.runs(values[[(split + more) % len(values)]], "outcome") for more in (0, 1))
+        order = np.random.default_rng(split).permutation(runs.n_runs)
+        others, measured = runs.subsets[order[TRAINED_ON:]], runs.values[order[TRAINED_ON:]]
+        guesses = {name: method(runs.rows(order[:TRAINED_ON])).predict(others) for name, method in methods.items()}
+        guesses[ITSELF] = np.hstack([others, np.zeros((len(others), 1))])
+        elsewhere = again.values[order[TRAINED_ON:]]
+        outside = np.hstack([others, np.ones((len(others), 1))]) == 0
+        for name, guess in guesses.items():
+            found = {
+                "of ten": correlations(guess[:JUDGED_BY], measured[:JUDGED_BY]),
+                "lds": correlations(guess, measured),
+                "inside": correlations(guess, np.where(outside, np.nan, measured)),
+                "lds elsewhere": correlations(guess, elsewhere),
+                "inside elsewhere": correlations(guess, np.where(outside, np.nan, elsewhere)),
+            }
+            for key, found_here in found.items():
+                scores.setdefault(name, {}).setdefault(key, []).append(found_here)
+    return {name: {key: np.array(rows) for key, rows in found.items()} for name, found in scores.items()}
+
+
+def correlations(guess: np.ndarray, measured: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each column, of what is measured; 0 for a constant guess, NaN for a constant truth."""
+    found = np.full(guess.shape[1], np.nan)
+    for column, (own, true) in enumerate(zip(guess.T, measured.T, strict=True)):
+        known = ~np.isnan(true)
+        if np.ptp(true[known]) > 0:
+            found[column] = spearmanr(own[known], true[known])[0] if np.ptp(own[known]) > 0 else 0.0
+    return found
+
+
+def ceiling(values: np.ndarray, seeds: int) -> np.ndarray:
+    """What the best predictor can expect of another seed's runs: the root of the correlation of two seeds, per target.
+
+    All runs of a seed share their random start and the starts of episodes, so that seeds have levels of their own;
+    `whence.evaluation.noise_ceiling` would count these as noise between runs of a subset.
+    """
+    by_seed = values.reshape(seeds, -1, values.shape[1])
+    pairs = [correlations(by_seed[a], by_seed[b]) for a in range(seeds) for b in range(a)]
+    return np.sqrt(np.maximum(np.mean(pairs, axis=0), 0))
+
+
+def around(values: np.ndarray, digits: int = 2) -> str:
+    """Mean and standard deviation over splits."""
+    return f"{np.nanmean(values):.{digits}f} ± {np.nanstd(values, ddof=1):.{digits}f}"
+
+
+def of_fidelity(truth: Truth, values: np.ndarray, splits: int) -> Iterator[str]:
+    """Lines of the page about one outcome."""
+    found = fidelity(truth, values, splits)
+    *each, of_all = ceiling(truth.runs(values, "outcome").values, len(values))
+    judged = ["10 to judge", "80 to judge", "… with the target in them"]
+    judged += [f"another seed: {words}" for words in judged[1:]]
+    yield f"\n| | {' | '.join(judged)} | mean over tasks, 80 to judge | another seed | paper |"
+    yield "|" + "---|" * 9
+    for method, scores in found.items():
+        per_task = {key: around(np.nanmean(rows[:, :-1], axis=1)) for key, rows in scores.items()}
+        of_mean = ["–" if method == ITSELF else around(scores[key][:, -1]) for key in ("lds", "lds elsewhere")]
+        cells = [*per_task.values(), *of_mean, PAPER.get(method, "")]
+        yield f"| {method} | {' | '.join(cells)} |"
+    limits = f"{np.nanmean(each):.2f} ({min(each):.2f} to {max(each):.2f})"
+    yield f"| ceiling | | | | {limits} | | | {of_all:.2f} | |"
+    shown = {method: np.nanmean(found[method]["lds"], axis=0)[:-1] for method in found if method != "tuned kernel"}
+    yield from by_target("80 to judge", truth.names, shown | {"ceiling, another seed": np.array(each)})
+
+
+# ---- which three to train with ----------------------------------------------------------------------------
+
+
+def cotraining(truth: Truth, cosines: np.ndarray, expert: np.ndarray) -> Iterator[str]:
+    """Lines of the page: for each target, what it reaches with the three tasks that each way finds."""
+    sevens = {"return": truth.return_[: truth.seeds], "success": truth.success[: truth.seeds]}
+    fitted = {name: whence.fit(truth.runs(values, name)) for name, values in sevens.items()}
+    chosen = [ways(truth, target, fitted, cosines) for target in range(len(truth.names))]
+    table = {way: np.array([own(truth, rows[way], target) for target, rows in enumerate(chosen)]) for way in chosen[0]}
+    for name, values in sevens.items():
+        others = [np.delete(values, seed, axis=0) for seed in range(truth.seeds)]
+        models = [whence.fit(truth.runs(other, name)) for other in others]
+        of_sevens, of_fours = [], []
+        for target, rows in enumerate(chosen):
+            guesses = [model.predict(truth.subsets[rows[ANY]])[:, target] for model in models]
+            of_sevens.append(across(truth, rows[ANY], guesses, target))
+            of_fours.append(across(truth, rows[ANY], [o[:, rows[ANY], target].mean(0) for o in others], target))
+        table[f"with the top three by {name} of another seed's sevens"] = np.array(of_sevens)
+        table[f"with the best three of another seed, by {name}"] = np.array(of_fours)
+    yield from of_cotraining(truth, table, expert)
+    named = [way for way in chosen[0] if way.startswith("with the top")]
+    yield "\n| target | " + " | ".join(named) + " |\n|" + "---|" * (len(named) + 1)
+    for target, rows in enumerate(chosen):
+        found = [np.flatnonzero(truth.subsets[rows[way][0]]) for way in named]
+        cells = [", ".join(truth.names[k] for k in tasks if k != target) for tasks in found]
+        yield f"| {truth.names[target]} | {' | '.join(cells)} |"
+
+
+def of_cotraining(truth: Truth, table: dict[str, np.ndarray], expert: np.ndarray) -> Iterator[str]:
+    """Lines of the tables of return and success (targets, 2) by way to choose."""
+    base = table[ANY]
+    yield "\n| the target … | return, share of the expert's | more than any three | success | more than any three |"
+    yield "|" + "---|" * 5
+    for way, values in table.items():
+        gains = [] if way == ANY else [(values[:, 0] - base[:, 0]) / expert, values[:, 1] - base[:, 1]]
+        told = [interval(gain) for gain in gains] or ["", ""]
+        yield f"| {way} | {(values[:, 0] / expert).mean():.2f} | {told[0]} | {values[:, 1].mean():.2f} | {told[1]} |"
+    returns = {way: values[:, 0] for way, values in table.items()} | {"the expert": expert}
+    yield from by_target("success of the target …", truth.names, {way: values[:, 1] for way, values in table.items()})
+    yield from by_target("return of the target …", truth.names, returns, digits=0)
+
+
+def ways(truth: Truth, target: int, fitted: dict[str, Any], cosines: np.ndarray) -> dict[str, np.ndarray]:
+    """Rows of the subsets that each way to choose trains the target in."""
+    inside = np.flatnonzero((truth.subsets.sum(1) == 4) & (truth.subsets[:, target] == 1))
+    found = {ANY: inside}
+    for name, model in fitted.items():
+        best = np.argmax(model.predict(truth.subsets[inside])[:, target])
+        found[f"with the top three by {name} of the sevens"] = inside[[best]]
+    alone, alike = np.eye(len(truth.names))[target], cosines[target].copy()
+    alike[target] = np.inf
+    near = np.isin(np.arange(len(alike)), np.argsort(-alike)[:4])
+    others = {"with the top three by gradients": near, "alone": alone, "with all nine": np.ones(len(alike))}
+    return found | {way: np.flatnonzero((truth.subsets == subset).all(1)) for way, subset in others.items()}
+
+
+def by_target(title: str, names: list[str], rows: dict[str, np.ndarray], digits: int = 2) -> Iterator[str]:
+    """Lines of a table with a column for each target."""
+    yield f"\n| {title} | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1)
+    for name, values in rows.items():
+        yield f"| {name} | " + " | ".join(f"{value:.{digits}f}" for value in values) + " |"
+
+
+def own(truth: Truth, rows: np.ndarray, target: int) -> np.ndarray:
+    """Return and success of a target, mean over subsets and then over seeds that have any of them: (2,)."""
+    by_seed = np.array([of[:, rows, target] for of in (truth.return_, truth.success)])
+    known = ~np.isnan(by_seed[0]).all(1)
+    return np.nanmean(by_seed[:, known], axis=2).mean(1)
+
+
+def across(truth: Truth, rows: np.ndarray, scores: list[np.ndarray], target: int) -> np.ndarray:
+    """The same of the subsets with the best scores for each seed, which other seeds have given."""
+    found = []
+    for seed, score in enumerate(scores):
+        best = rows[score == score.max()]  # successes of a few episodes are often the same
+        found.append([outcome[seed, best, target].mean() for outcome in (truth.return_, truth.success)])
+    return np.mean(found, axis=0)
+
+
+def interval(gains: np.ndarray) -> str:
+    """Mean over targets with its 95% interval."""
+    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
+    return f"{gains.mean():+.2f} ({gains.mean() - half:+.2f} to {gains.mean() + half:+.2f})"
+
+
+# ---- estimates --------------------------------------------------------------------------------------------
+
+
+def estimates(truth: Truth, folder: Path, splits: int) -> Iterator[str]:
+    """Lines of the page: estimated imitation losses, alone and fused with a few true runs."""
+    first = truth.runs(truth.loss[:1], "loss")
+    files = {name: np.load(folder / f"rung_{name}.npz")["losses"] for name in RUNGS}
+    rungs = {name: truth.runs(losses[None].astype(float), "loss") for name, losses in files.items()}
+    scores: dict[tuple[str, int], list[np.ndarray]] = {}
+    for split in range(splits):
+        order = np.random.default_rng(split).permutation(first.n_runs)
+        others = first.rows(order[max(FEW_RUNS) :])
+        for n in FEW_RUNS:
+            for name in ("", *rungs):
+                model = whence.fit(first.rows(order[:n]), estimates=rungs.get(name))
+                scores.setdefault((name, n), []).append(correlations(model.predict(others.subsets), others.values))
+    yield "\n| | price in true runs | no true run | " + " | ".join(f"and {n}" for n in FEW_RUNS) + " |"
+    yield "|" + "---|" * (3 + len(FEW_RUNS))
+    for name in ("", *rungs):
+        title, price = RUNGS.get(name, ("true runs alone", ""))
+        alone = both(correlations(rungs[name].values, first.values)) if name else ""
+        cells = [both(np.nanmean(scores[name, n], axis=0)) for n in FEW_RUNS]
+        yield f"| {title} | {price} | {alone} | {' | '.join(cells)} |"
+    limit = ceiling(truth.runs(truth.loss[: truth.seeds], "loss").values, truth.seeds)
+    yield f"| ceiling, another seed | | {both(limit)} | | | |"
+
+
+def both(scores: np.ndarray) -> str:
+    """Mean over targets, and the mean outcome's own."""
+    return f"{np.nanmean(scores[:-1]):.2f} / {scores[-1]:.2f}"
+
+
+def played(truth: Truth, folder: Path) -> Iterator[str]:
+    """Lines of the page: estimated policies in real episodes, beside policies that were trained."""
+    files = {title: dict(np.load(folder / f"rung_{name}.npz")) for name, (title, _) in RUNGS.items()}
+    found = {title: file for title, file in files.items() if "rolled" in file}
+    rows = next(iter(found.values()))["rolled"]
+    inside, trained = truth.subsets[rows] > 0, truth.return_[:, rows]
+    reached = {title: [file[key].mean(2) for key in ("returns", "success")] for title, file in found.items()}
+    reached["training, another seed"] = [trained[1], truth.success[1, rows]]
+    yield "\n| policies of | return, target in the subset | … not in it | success, in it | … not | rank correlation |"
+    yield "|" + "---|" * 6
+    for title, (returns, success) in reached.items():
+        parts = [f"{returns[k].mean():.0f}" for k in (inside, ~inside)]
+        parts += [f"{success[k].mean():.2f}" for k in (inside, ~inside)]
+        yield f"| {title} | {' | '.join(parts)} | {np.nanmean(correlations(returns, trained[0])):.2f} |"
+
+
+def draw(truth: Truth, path: Path) -> None:
+    """What each task does to each target, and which pairs work together in the mean."""
+    import matplotlib.pyplot as plt
+
+    from whence import plots
+
+    plt.rcParams.update({"font.size": 9})
+    figure, axes = plt.subplots(1, 2, figsize=(12.5, 5.4))
+    whole = truth.runs(truth.success[: truth.seeds], "success")
+    each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
+    plots.heat_map(whence.attribute(whence.fit(each)), ax=axes[0])
+    axes[0].set_title("What each task does to the success of each target", loc="left", weight="bold")
+    plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=axes[1])
+    axes[1].set_title("Pairs, in the mean success over ten tasks", loc="left", weight="bold")
+    figure.tight_layout()
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    parser.add_argument("--picture", type=Path, default=ROOT / "docs" / "images" / "mt10.png")
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore", whence.DataWarning)
+    truth, joint, splits = Truth(given.runs), dict(np.load(given.runs / "joint.npz")), 2 if given.quick else 24
+    draw(truth, given.picture)
+    error, of_change = (np.mean(joint[f"error_of_{kind}"]) for kind in ("outputs", "change"))
+    tables = {
+        "returns": of_fidelity(truth, truth.return_[: truth.seeds], splits),
+        "success": of_fidelity(truth, truth.success[: truth.seeds], splits),
+        "cotraining": cotraining(truth, joint["cosines"], joint["expert"]),
+        "estimates": estimates(truth, given.runs, max(2, splits // 6)),
+        "played": played(truth, given.runs),
+    }
+    facts = {"seeds": truth.seeds, "splits": splits, "n": len(joint["subsets"]), "error": error, "of_change": of_change}
+    page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    today = f"{datetime.date.today():%-d %B %Y}"
+    print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")
+
+
+if __name__ == "__main__":
+    main()

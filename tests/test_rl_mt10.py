@@ -1,0 +1,413 @@
+"""The experiments on Meta-World: what is stacked equals what is made one at a time, and numpy equals torch."""
+
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+gymnasium = pytest.importorskip("gymnasium")
+torch = pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments" / "rl"))
+
+import cloning  # noqa: E402
+import faster  # noqa: E402
+import mt10  # noqa: E402
+import mt10_results as results  # noqa: E402
+import policy_estimates  # noqa: E402
+import sac  # noqa: E402
+import sac_subsets  # noqa: E402
+
+import whence  # noqa: E402
+
+WIDTH, HORIZON = 8, 12
+
+
+@pytest.fixture(scope="module")
+def demos():
+    """Demonstrations as `mt10` has them, of an expert that is linear in what it sees."""
+    rng = np.random.default_rng(0)
+    seen = rng.normal(size=(10, 5, HORIZON + 1, mt10.SEEN)).astype(np.float32)
+    seen[..., -3:] = 0.5  # never changes
+    expert = np.tanh(seen[:, :, :-1] @ rng.normal(size=(mt10.SEEN, 4)) / 6).astype(np.float32)
+    reward = rng.random((10, 5, HORIZON)).astype(np.float32)
+    return {"seen": seen, "expert": expert, "done": expert, "reward": reward, "success": reward > 0.5}
+
+
+@pytest.fixture(scope="module")
+def cloned(demos):
+    recipe = whence.Recipe(steps=30, lr=1e-2, batch_size=16, weighting="task")
+    return cloning.Cloning(demos, WIDTH, recipe, "cpu")
+
+
+def some_subsets():
+    subsets, wanted = cloning.design()
+    return subsets[[0, 50, 130, 332]], wanted
+
+
+def test_the_design_has_all_subsets_of_seven_and_four_once():
+    subsets, wanted = cloning.design()
+    assert len(np.unique(subsets, axis=0)) == len(subsets) == 120 + 210 + 10 + 1
+    assert (wanted[:120] == 1).all()
+    assert (wanted[120:] == subsets[120:]).all()
+    chosen, seeds = sac_subsets.chosen(40, 10)
+    assert len(np.unique(chosen[:40], axis=0)) == 40
+    assert (chosen.sum(1) == 7).all()
+    assert [int((seeds == seed).sum()) for seed in range(3)] == [40, 10, 10]
+    assert (chosen[40:50] == chosen[50:]).all()
+
+
+def test_policies_trained_side_by_side_are_those_of_a_plain_loop(cloned):
+    subsets, _ = some_subsets()
+    side_by_side = cloned.train(subsets, seed=1)
+    for row in range(len(subsets)):
+        model = cloning.network(WIDTH, 1)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.0)
+        tasks = cloned.problem.tasks
+        sizes = tasks.sizes
+        batches = whence.models.sampling.draw_batches(
+            subsets[row : row + 1], np.array([100_000 + row]), sizes, cloned.recipe, cloned.recipe.steps
+        )
+        for drawn in batches:
+            inputs, labels = tasks.rows(torch.from_numpy(drawn[0]))
+            optimizer.zero_grad()
+            cloned.problem.loss(model(inputs), labels).mean().backward()
+            optimizer.step()
+        for name, value in model.state_dict().items():
+            torch.testing.assert_close(side_by_side[name][row], value, rtol=1e-4, atol=1e-5)
+
+
+def test_the_numpy_policy_acts_as_the_torch_policy_on_raw_observations(cloned, demos):
+    subsets, _ = some_subsets()
+    states = cloned.train(subsets, seed=0)
+    flat = cloned.policies(states)
+    seen = np.hstack([demos["seen"][3, 0], np.tile(np.eye(10)[3], (HORIZON + 1, 1))]).astype(np.float32)
+    scaled = torch.from_numpy((seen - cloned.mean) / cloned.scale)
+    for row in range(len(subsets)):
+        wanted = cloned.problem.output_fn({name: value[row] for name, value in states.items()}, scaled)
+        found = mt10.act(mt10.layers_of(flat[row], WIDTH), seen)
+        np.testing.assert_allclose(found, wanted.clamp(-1, 1).numpy(), rtol=1e-4, atol=1e-5)
+    agents = sac.Agents([3, 4], WIDTH, "cpu")
+    flat = mt10.folded(agents.policies().numpy(), WIDTH, cloned.mean, cloned.scale)
+    wanted, _ = agents.act(scaled.expand(2, -1, -1))
+    for row in range(2):
+        found = mt10.act(mt10.layers_of(flat[row], WIDTH), seen, "tanh")
+        np.testing.assert_allclose(found, wanted[row].detach().numpy(), rtol=1e-4, atol=1e-5)
+
+
+def replay_of(tasks, demos, seed=0):
+    replay = sac.Replay(torch.tensor(tasks), 40, demos, seed)
+    random = torch.Generator().manual_seed(seed)
+    shape = (len(tasks), len(tasks[0]))
+    for _ in range(50):  # more than it holds
+        parts = [torch.randn(*shape, n, generator=random) for n in (mt10.SEEN, mt10.ACTIONS, mt10.SEEN)]
+        replay.add(parts[0], parts[1].tanh(), parts[1][..., 0], parts[2])
+    return replay
+
+
+def test_stacked_agents_learn_as_single_ones():
+    seeds, tasks = [5, 6, 7], [[0, 3], [1, 2], [8, 9]]
+    shown = torch.randn(10, 30, sac.ROW, generator=torch.Generator().manual_seed(1))
+    together = sac.Agents(seeds, WIDTH, "cpu")
+    replay = replay_of(tasks, shown)
+    batches = [replay.draw(6) for _ in range(20)]
+    for batch in batches:
+        together.update(*batch)
+    for row, seed in enumerate(seeds):
+        alone = sac.Agents([seed], WIDTH, "cpu")
+        for *parts, noise in batches:
+            alone.update(*(part[row : row + 1] for part in parts), noise[:, row : row + 1])
+        for name, value in sac_subsets.networks(alone).items():
+            torch.testing.assert_close(sac_subsets.networks(together)[name][row], value[0], rtol=1e-5, atol=1e-5)
+
+
+def test_the_losses_of_sac_are_those_of_a_plain_agent():
+    """One agent, written out with torch.distributions and without stacking."""
+    agents, replay = sac.Agents([2], WIDTH, "cpu"), replay_of([[4, 7]], None)
+    agents.log_alpha.data[:] = torch.linspace(-1, 1, 10)
+    seen, action, reward, after, task, noise = replay.draw(6)
+
+    def network(layers, which, x, normed):
+        parts = [part.detach()[which] for part in layers]
+        for weight, bias in ((parts[0], parts[1]), (parts[2], parts[3])):
+            x = x @ weight + bias
+            x = torch.relu((x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+                           if normed else x)  # fmt: skip
+        return x @ parts[4] + parts[5]
+
+    def acted(x, e):
+        mean, wide = network(agents.actor, 0, x, False).chunk(2, -1)
+        std = (-5 + 3.5 * (wide.tanh() + 1)).exp()
+        raw = mean + std * e
+        density = torch.distributions.TransformedDistribution(
+            torch.distributions.Normal(mean.double(), std.double()), torch.distributions.TanhTransform(cache_size=1)
+        )
+        return raw.tanh(), density.log_prob(density.transforms[0](raw.double())).sum(-1)
+
+    def least(layers, x, a):
+        values = [network(layers, twin, torch.cat([x, a], -1), True)[:, 0] for twin in range(2)]
+        return torch.minimum(*values), values
+
+    alpha = agents.log_alpha.detach().exp()[0][task[0]]
+    next_action, next_log = acted(after[0], noise[0, 0])
+    wanted = reward[0] + 0.99 * (least(agents.target, after[0], next_action)[0] - alpha * next_log)
+    _, values = least(agents.critic, seen[0], action[0])
+    own, own_log = acted(seen[0], noise[1, 0])
+    expected = (
+        sum(((value - wanted) ** 2).mean() for value in values),
+        (alpha * own_log - least(agents.critic, seen[0], own)[0]).mean(),
+        -(agents.log_alpha.detach()[0][task[0]] * (own_log - 4)).mean(),
+    )
+    for found, value in zip(agents.losses(seen, action, reward, after, task, noise), expected, strict=True):
+        assert float(found.detach()) == pytest.approx(float(value), rel=1e-4)
+
+
+def test_half_of_a_batch_is_demonstrations_of_the_own_tasks():
+    shown = torch.arange(10.0)[:, None, None].expand(10, 30, sac.ROW) + 100
+    tasks = [[4, 7], [0, 9]]
+    seen, action, reward, after, task, noise = replay_of(tasks, shown).draw(6)
+    assert seen.shape == after.shape == (2, 12, 49)
+    assert noise.shape == (2, 2, 12, 4)
+    assert (seen[..., mt10.SEEN :].argmax(-1) == task).all()
+    assert task.tolist() == [[4] * 6 + [7] * 6, [0] * 6 + [9] * 6]
+    is_shown = reward > 50
+    assert is_shown.sum(1).tolist() == [6, 6]
+    assert (reward[is_shown] == 100 + task[is_shown]).all()
+    assert (action[~is_shown].abs() < 1).all()
+
+
+def test_training_goes_on_from_its_files(tmp_path):
+    agents = sac.Agents([1, 2], WIDTH, "cpu")
+    agents.update(*replay_of([[0, 1], [2, 3]], None).draw(4))
+    sac_subsets.save_networks(agents, tmp_path)
+    cloning.save(tmp_path / "sac_curve.npz", returns=np.ones((3, 2, 2)))
+    other = sac.Agents([3, 4], WIDTH, "cpu")
+    curve, steps = sac_subsets.load(tmp_path, other, (2, 2), HORIZON)
+    assert curve.shape == (3, 2, 2)
+    assert steps == 3 * HORIZON * 2
+    with pytest.raises(whence.InputError, match=r"has 2 agents\. Got 3: give the same numbers, or another --out"):
+        sac_subsets.load(tmp_path, other, (3, 2), HORIZON)
+    for name, value in sac_subsets.networks(agents).items():
+        torch.testing.assert_close(sac_subsets.networks(other)[name], value, rtol=1e-3, atol=1e-3)
+
+
+def test_parameters_estimated_by_gradex_have_its_estimated_losses_where_the_policy_is_linear(demos):
+    linear = cloning.Cloning(demos, WIDTH, whence.Recipe(steps=20, lr=1e-2, weighting="task"), "cpu")
+    model = torch.nn.Linear(mt10.SEEN + 10, mt10.ACTIONS)
+    tasks, targets = (
+        {name: rows(examples, k) for k, name in enumerate(mt10.TASKS)}
+        for examples in (linear.problem.tasks, linear.problem.targets)
+    )
+    problem = whence.Problem(model, tasks, targets, loss="squared")
+    recipe = whence.Recipe(steps=20, lr=1e-2, weighting="task")
+    subsets, _ = some_subsets()
+    stack = whence.models.stack.Stack(problem, batched=True)
+    for rung in (whence.GradEx(problem, 30, projection="gaussian"), whence.GradEx.along(problem, recipe, rank=30)):
+        wanted = rung.batch(subsets)
+        found = stack.outcomes(policy_estimates.states(rung, subsets))
+        for name, value in wanted.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-3)
+
+
+def test_chosen_rows_of_the_design_are_trained_as_among_all(cloned):
+    assert cloning.numbers("0:3,7").tolist() == [0, 1, 2, 7]
+    subsets, _ = some_subsets()
+    together, alone = cloned.train(subsets, seed=1), cloned.train(subsets[[2]], seed=1, rows=np.array([2]))
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name][2], value[0], rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_at_the_joint_policy_are_those_of_autograd(cloned):
+    problem = policy_estimates.problem_at_joint(cloned)
+    model = cloning.network(WIDTH, 0)
+    model.load_state_dict(problem.start)
+    found = []
+    for k in range(10):
+        inputs, labels = rows(problem.tasks, k)
+        gradients = torch.autograd.grad(problem.loss(model(inputs), labels).mean(), list(model.parameters()))
+        found.append(torch.cat([one.flatten() for one in gradients]).numpy())
+    subsets, _ = some_subsets()
+    at = policy_estimates.at_joint(cloned, subsets[:2])
+    np.testing.assert_allclose(at["cosines"], cosine(np.array(found)), atol=1e-4)
+    assert at["error_of_outputs"].shape == at["error_of_change"].shape == (2,)
+
+
+def cosine(vectors):
+    length = np.linalg.norm(vectors, axis=1)
+    return vectors @ vectors.T / np.outer(length, length)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """Two seeds of all subsets and one of those of seven."""
+    subsets, wanted = cloning.design()
+    for seed, n in enumerate((341, 341, 120)):
+        values = np.random.default_rng(seed).random((n, 10, 4)) + np.where(wanted[:n] > 0, 0, np.nan)[..., None]
+        truth = {"returns": 100 * values, "success": (values > 0.5).astype(float), "losses": values.mean(2)}
+        cloning.save(tmp_path / f"truth_seed{seed}.npz", subsets=subsets[:n], seed=seed, task_names=mt10.TASKS, **truth)
+    return tmp_path
+
+
+def test_recorded_seeds_are_read_and_those_in_part_are_counted(recorded):
+    truth = results.Truth(recorded)
+    assert truth.seeds == 3
+    assert truth.return_.shape == (3, 341, 10)
+    assert np.isnan(truth.return_[2, 120:]).all()
+    with np.load(recorded / "truth_seed2.npz") as file:
+        np.testing.assert_allclose(truth.return_[2, :120], file["returns"].mean(2), rtol=1e-6)
+        runs = truth.runs(truth.return_, "return")
+        np.testing.assert_allclose(runs.values[240:, :10], file["returns"].mean(2), rtol=1e-6)
+    np.testing.assert_allclose(runs.values[:, 10], runs.values[:, :10].mean(1))
+
+
+def test_what_is_reached_is_looked_up_in_the_seed_that_is_scored(recorded):
+    truth = results.Truth(recorded)
+    inside = np.flatnonzero((truth.subsets.sum(1) == 4) & (truth.subsets[:, 3] == 1))
+    a, b = truth.return_[:2, inside, 3]
+    found = results.across(truth, inside, [b, a], 3)
+    assert found[0] == pytest.approx((a[b.argmax()] + b[a.argmax()]) / 2)
+    assert results.own(truth, inside, 3)[0] == pytest.approx((a.mean() + b.mean()) / 2)  # the third seed has none
+
+
+def test_ways_to_choose_are_subsets_of_the_design(recorded):
+    truth, cosines = results.Truth(recorded), np.random.default_rng(0).random((10, 10))
+    found = results.ways(truth, 3, {}, cosines)
+    chosen = {way: truth.subsets[rows] for way, rows in found.items()}
+    assert chosen.pop(results.ANY).shape == (84, 10)
+    assert chosen["alone"].tolist() == [np.eye(10)[3].tolist()]
+    assert chosen["with all nine"].tolist() == [[1.0] * 10]
+    near = sorted((k for k in range(10) if k != 3), key=lambda k: -cosines[3, k])[:3]
+    assert set(np.flatnonzero(chosen["with the top three by gradients"][0])) == {3, *near}
+
+
+def test_the_page_says_what_the_recorded_set_says():
+    """The row that needs no surrogate, by a plain loop over the data set that is shipped."""
+    runs = whence.datasets.load("mt10_cloning_return")
+    seeds, scores = runs.values.reshape(-1, 120, 10), []
+    for split in range(24):
+        order = np.random.default_rng(split).permutation(120)[40:]
+        own, measured = runs.subsets[order], seeds[split % len(seeds)][order]
+        scores.append(np.mean([spearmanr(own[:, k], measured[:, k])[0] for k in range(10)]))
+    page = (results.ROOT / "benchmarks" / "results" / "mt10.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith(f"| {results.ITSELF}"))
+    assert row.split("|")[3].strip() == f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}"
+
+
+def rows(examples, k):
+    return examples.rows(examples.owner == k)
+
+
+# ---- in Meta-World itself ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def metaworld(monkeypatch):
+    pytest.importorskip("metaworld", reason='Meta-World is not installed: pip install "whence[rl]"')
+    monkeypatch.setenv("MUJOCO_GL", "disable")
+
+
+def test_a_seed_is_a_start_and_the_goal_and_task_are_seen(metaworld):
+    env = mt10.shared("reach")
+    first, again, other = (env.reset(seed=seed)[0] for seed in (1, 1, 2))
+    assert first.shape == env.observation_space.shape
+    assert (first == again).all()
+    assert (first[36:39] != other[36:39]).all()  # the goal
+    assert first[mt10.SEEN :].tolist() == np.eye(10)[0].tolist()
+    assert mt10.shared("reach") is env
+
+
+@pytest.mark.parametrize("name", ["pick-place", "push", "peg-insert-side", "door-open", "reach"])
+def test_faster_environments_are_those_of_meta_world(metaworld, monkeypatch, name):
+    from metaworld.policies import ENV_POLICY_MAP
+    from scipy.spatial.transform import Rotation
+
+    def played():
+        env, expert = mt10.Task(name), ENV_POLICY_MAP[f"{name}-v3"]()
+        seen, _ = env.reset(seed=5)
+        found = []
+        for _ in range(70):  # until the object is grasped
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                action = expert.get_action(seen[: mt10.SEEN].astype(float))
+            seen, reward, *_ = env.step(action)
+            found.append([*seen, reward])
+        return np.array(found), sys.modules[type(env.env).__module__].Rotation
+
+    quick, used = played()
+    assert used is faster.Rotation
+    monkeypatch.setattr(mt10, "faster", lambda env: env)
+    monkeypatch.setattr(sys.modules[used_module(name)], "Rotation", Rotation)
+    wanted, used = played()
+    assert used is Rotation
+    np.testing.assert_allclose(quick, wanted, rtol=1e-6, atol=1e-6)
+
+
+def used_module(name):
+    from metaworld.env_dict import MT10_V3
+
+    return MT10_V3[f"{name}-v3"].__module__
+
+
+def test_what_the_gripper_touches_is_what_meta_world_says(metaworld):
+    from metaworld.policies import ENV_POLICY_MAP
+
+    env, expert = mt10.Task("pick-place"), ENV_POLICY_MAP["pick-place-v3"]()
+    seen, _ = env.reset(seed=5)
+    object_id, found, wanted = env.env._get_id_main_object(), [], []
+    for _ in range(70):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            seen, *_ = env.step(expert.get_action(seen[: mt10.SEEN].astype(float)))
+        found.append(faster.touching_object(env.env, object_id))
+        wanted.append(bool(type(env.env).touching_object(env.env, object_id)))
+    assert found == wanted
+    assert 0 < sum(wanted) < len(wanted)
+
+
+def test_rotations_are_those_of_scipy():
+    from scipy.spatial.transform import Rotation
+
+    for matrix in Rotation.random(50, rng=0).as_matrix():
+        np.testing.assert_allclose(
+            faster.Rotation.from_matrix(matrix).as_quat(), Rotation.from_matrix(matrix).as_quat(), atol=1e-12
+        )
+
+
+def test_experts_show_how_to_succeed(metaworld):
+    shown = mt10.demonstrations("reach", episodes=2, horizon=70, noise=0.1, seed=0)
+    assert shown["seen"].shape == (2, 71, mt10.SEEN)
+    assert shown["success"][:, -1].all()
+    assert (shown["done"] != shown["expert"]).any()
+    assert (np.abs(shown["done"]) <= 1).all()
+    again = mt10.demonstrations("reach", episodes=2, horizon=70, noise=0.1, seed=0)
+    assert all((again[key] == value).all() for key, value in shown.items())
+
+
+def test_a_numpy_policy_plays_as_the_torch_policy_does(metaworld, cloned, tmp_path):
+    states = cloned.train(np.ones((2, 10)), seed=0)
+    np.save(tmp_path / "policies.npy", cloned.policies(states))
+    returns, success = mt10.play(str(tmp_path / "policies.npy"), [1], "push", 2, 30, 0, WIDTH, "clip")
+    state = {name: value[1] for name, value in states.items()}
+
+    def policy(seen):
+        scaled = torch.from_numpy((seen - cloned.mean) / cloned.scale)
+        return cloned.problem.output_fn(state, scaled).clamp(-1, 1)
+
+    wanted = whence.rl.rollout(policy, lambda: mt10.shared("push"), episodes=2, seed=0, max_steps=30, copies=1)
+    np.testing.assert_allclose(returns[0], wanted.returns, rtol=1e-3)
+    assert (success[0] == wanted.success).all()
+
+
+def test_a_task_that_is_not_in_mt10_is_answered_with_near_names():
+    with pytest.raises(whence.InputError, match=r"no task 'door-opne' in MT10\. Did you mean 'door-open'"):
+        mt10.Task("door-opne")
+
+
+def test_a_missing_meta_world_is_said_in_a_sentence(monkeypatch):
+    monkeypatch.setitem(sys.modules, "metaworld", None)
+    monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
+    with pytest.raises(whence.InputError, match=r'Meta-World is not installed .*pip install "whence\[rl\]"'):
+        mt10.Task("reach")
