@@ -51,7 +51,7 @@ class Leaderboard(Shown):
 def leaderboard(
     methods: Mapping[str, Method],
     *,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] | Mapping[str, Outcomes] | None = None,
     sizes: Sequence[int] = SIZES,
     n_splits: int = 5,
     seed: int = 0,
@@ -62,8 +62,8 @@ def leaderboard(
     ----------
     methods : mapping of str to callable
         From runs to a model with ``predict``, as `whence.fit`.
-    names : sequence of str, optional
-        Data sets; all where not given.
+    names : sequence of str, or mapping of str to Outcomes, optional
+        Data sets, or tables of your own by name; all data sets where not given.
     sizes : sequence of int
         Distinct subsets to learn from; a data set with fewer than twice as many is left out.
     n_splits : int
@@ -78,7 +78,7 @@ def leaderboard(
     """
     import pandas as pd
 
-    tables = {name: load(name) for name in (names or index())}
+    tables = dict(names) if isinstance(names, Mapping) else {name: load(name) for name in (names or index())}
     jobs = [(name, size) for name in tables for size in sizes if 2 * size <= len(tables[name].distinct()[0])]
     if not jobs:
         raise InputError("No data set has twice as many subsets as are to be learned from. Ask for a smaller size.")
@@ -88,7 +88,7 @@ def leaderboard(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
             found = repeated_splits(tables[name], methods, **options).to_frame()
-            of_mean = repeated_splits(_averaged(tables[name]), methods, **options).to_frame()
+            of_mean = repeated_splits(averaged(tables[name]), methods, **options).to_frame()
         for method, row in found.iterrows():
             scores = {key: row[key] for key in ("residual_error", "coverage", "seconds", "failed", "message")}
             together = {"lds": row["lds"], "lds_of_mean": of_mean["lds"][str(method)]}
@@ -96,7 +96,7 @@ def leaderboard(
     return Leaderboard(pd.DataFrame(rows), n_splits)
 
 
-def _averaged(runs: Outcomes) -> Outcomes:
+def averaged(runs: Outcomes) -> Outcomes:
     """The same runs with the mean over targets as the only outcome; targets that run the other way are turned round."""
     turned = np.where(np.equal(runs.maximize, runs.maximize[0]), 1.0, -1.0)
     mean = np.asarray(runs.values @ turned / runs.n_targets)

