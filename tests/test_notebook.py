@@ -128,3 +128,26 @@ def test_selection_and_suggestions_name_their_tasks(results):
 def test_a_ceiling_that_is_unknown_says_why():
     runs = whence.Outcomes([[1, 0], [0, 1], [1, 1]], [0.9, 0.8, 0.5])
     assert "No subset was measured more than once" in noise_ceiling(runs)._repr_html_()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name != "model"])
+def test_every_result_has_a_frame(results, name):
+    frame = results[name].to_frame()
+    assert len(frame) > 0
+    assert not frame.select_dtypes("number").isna().all(axis=None)
+
+
+def test_frames_hold_the_numbers_of_their_results(results):
+    selection, curve = results["selection"], results["curve"]
+    frame = selection.to_frame().set_index("target")
+    assert frame.loc["acc", "expected"] == selection.expected[1]
+    assert frame.loc["loss", "high"] == selection.high[0]
+    assert results["score"].to_frame()["score"].tolist() == results["score"].per_target.tolist()
+    ceiling = results["ceiling"].to_frame()
+    assert ceiling["target"].tolist() == ["loss", "acc"]
+    assert ceiling[["low", "high"]].to_numpy().T.tolist() == [
+        results["ceiling"].low.tolist(),
+        results["ceiling"].high.tolist(),
+    ]
+    np.testing.assert_allclose(curve.to_frame()["lds"], curve.lds.mean(axis=1))
+    assert curve.to_frame()["subsets"].tolist() == curve.sizes.tolist()

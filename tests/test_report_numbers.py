@@ -276,4 +276,4 @@ def test_a_page_of_many_targets_is_small(case, tmp_path):
     weights = np.full((len(CANDIDATES), 20), 1 / len(CANDIDATES))
     average = whence.fit(model.outcomes, surrogate=AveragedSurrogate(CANDIDATES, weights), n_folds=None)
     write_page(document | {"surrogates": exported(average)}, tmp_path / "average.html")
-    assert (tmp_path / "average.html").stat().st_size <= 320_000  # every member with hyperparameters of every target
+    assert (tmp_path / "average.html").stat().st_size <= 300_000  # every member with hyperparameters of every target

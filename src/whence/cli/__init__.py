@@ -27,7 +27,7 @@ from whence.cli.icl import icl
 from whence.cli.measure import measure
 from whence.cli.report import report
 from whence.cli.search import search
-from whence.cli.shell import Answer, Verb, hint_at_directions
+from whence.cli.shell import Answer, Verb
 from whence.display.layout import Terminal
 from whence.display.numbers import to_json
 from whence.errors import InputError
@@ -69,6 +69,8 @@ def read(
     missing: args.Missing = None,
 ) -> args.Asked:
     """Return the table of runs that the options describe, and the model where one was saved."""
+    from whence.outcomes.bookkeeping import hint_at_directions
+
     if model is not None:
         if any((files, outcome, maximize, ignore, task, subset_column, missing)):
             raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
@@ -90,7 +92,7 @@ def read(
 
 
 def on_runs(answer: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command of a function from what is asked to an answer: its own options, those of `read`, ``--json``."""
+    """Make a command from a function that returns an answer: its own options, those of `read`, and ``--json``."""
 
     def command(as_json: args.Json = False, **given: Any) -> None:
         for output in (given.get("output"), given.get("save")):
@@ -135,7 +137,9 @@ COMMANDS: dict[str, list[Callable[..., None]]] = {
 }
 for panel, commands in COMMANDS.items():
     for each in commands:
-        app.command(cls=Verb, rich_help_panel=panel)(each)
+        paragraphs = inspect.cleandoc(each.__doc__ or "").split("\n\n")  # lines of one are wrapped by the terminal
+        text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+        app.command(cls=Verb, rich_help_panel=panel, help=text)(each)
 
 
 def _version(wanted: bool) -> None:

@@ -5,6 +5,7 @@ Names may be given by repeating an option or separated by commas, and quotes kee
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import csv
+import shlex
 from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
@@ -22,17 +23,6 @@ if TYPE_CHECKING:
 
 COLUMNS = "Columns of the file (repeat the option, or separate names by commas)"
 
-RuleName = Enum(
-    "RuleName",
-    {
-        "shapley": "shapley",
-        "banzhaf": "banzhaf",
-        "loo": "loo",
-        "inclusion": "inclusion",
-        "shift": "shift",
-    },
-)
-PairRuleName = Enum("PairRuleName", {"shapley": "shapley", "banzhaf": "banzhaf", "loo": "loo", "shift": "shift"})
 SelectBy = Enum("SelectBy", {"prediction": "prediction", "attribution": "attribution"})
 SuggestBy = Enum("SuggestBy", {"variance": "variance", "improvement": "improvement"})
 MissingWeights = Enum("MissingWeights", {"drop": "drop", "zero": "zero"})
@@ -40,7 +30,7 @@ Names = list[str] | None
 
 
 class Asked(NamedTuple):
-    """What a verb is asked about: runs, and the model of them where it was saved before."""
+    """The runs that a verb works on, and their model if it was saved before."""
 
     runs: "Outcomes"
     fitted: "Model | None" = None
@@ -71,8 +61,8 @@ Files = Annotated[
         help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several are one table.",
     ),
 ]
-ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Ask a model that fit --save wrote.")]
-Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Save the model, for --model of every verb.")]
+ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Use a model saved by fit --save.")]
+Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Save the model, to use with --model.")]
 Outcome = Annotated[
     Names,
     _name("--outcome", "--outcomes", "-O", help="Column that holds an outcome (* is any).", rich_help_panel=COLUMNS),
@@ -80,15 +70,13 @@ Outcome = Annotated[
 Maximize = Annotated[Names, _name("--maximize", help="Outcome for which higher is better.", rich_help_panel=COLUMNS)]
 Ignore = Annotated[Names, _name("--ignore", help="Column to leave out.", rich_help_panel=COLUMNS)]
 Task = Annotated[
-    Names,
-    _name("--task", "--tasks", help="Column that holds a task (default: all others).", rich_help_panel=COLUMNS),
+    Names, _name("--task", "--tasks", help="Column that holds a task (default: all others).", rich_help_panel=COLUMNS)
 ]
 SubsetColumn = Annotated[
     str | None, _name("--subset-column", help="Column that lists the tasks, as web,code.", rich_help_panel=COLUMNS)
 ]
 Missing = Annotated[
-    MissingWeights | None,
-    typer.Option(help="What an empty weight means: no run, or zero.", rich_help_panel=COLUMNS),
+    MissingWeights | None, typer.Option(help="Treat an empty weight as no run, or as zero.", rich_help_panel=COLUMNS)
 ]
 Estimates = Annotated[
     list[Path] | None,
@@ -96,7 +84,7 @@ Estimates = Annotated[
 ]
 Features = Annotated[
     Path | None,
-    typer.Option("--features", metavar="FILE", help="Use what is known of tasks: a column 'task', labels, numbers."),
+    typer.Option("--features", metavar="FILE", help="Describe the tasks: a column 'task', and labels or numbers."),
 ]
 
 # The question.
@@ -106,10 +94,7 @@ ScoresFiles = Annotated[
 ]
 Methods = Annotated[
     Names,
-    _name(
-        "--methods",
-        help="Compare with: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only.",
-    ),
+    _name("--methods", help="Compare with: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only."),
 ]
 Splits = Annotated[int, typer.Option(metavar="N", help="Number of random splits.", min=2)]
 LeaveOneOutRuns = Annotated[
@@ -119,11 +104,13 @@ Effect = Annotated[
     float | None, typer.Option(metavar="SIZE", help="Show how many runs it takes to detect an effect of this size.")
 ]
 TrainFraction = Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of subsets used for training.")]
-Rule = Annotated[RuleName | None, typer.Option(help="Definition of a score (default: shapley, or shift for mixtures).")]
-ReportRule = Annotated[RuleName | None, typer.Option(help="Definition of a score (default: what the runs allow).")]
+Rule = Annotated[
+    str | None,
+    _name("--rule", help="shapley, banzhaf, loo, inclusion or shift (default: shapley, or shift for mixtures)."),
+]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="For inclusion: probability that a task is in.")]
 PairRule = Annotated[
-    PairRuleName | None, typer.Option("--rule", help="Which subsets of the others to average over; shift for mixtures.")
+    str | None, _name("--rule", help="shapley, banzhaf, loo or shift (default: shapley, or shift for mixtures).")
 ]
 Target = Annotated[Names, _name("--target", help="Show this outcome only. Repeatable.")]
 Top = Annotated[int | None, typer.Option(metavar="N", help="Show the N best and the N worst tasks.", min=1)]
@@ -136,17 +123,17 @@ Include = Annotated[Names, _name("--include", help="Require this task. Repeatabl
 Exclude = Annotated[Names, _name("--exclude", help="Forbid this task. Repeatable.")]
 Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
 Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
-Risk = Annotated[float, typer.Option(metavar="STDS", help="Optimise the prediction less this many std.", max=1e6)]
+Risk = Annotated[float, typer.Option(metavar="N", help="Optimise the prediction minus N standard deviations.", max=1e6)]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
 Bounds = Annotated[
-    Names, typer.Option(metavar="SOURCE=LEAST:MOST", help="Weights of a source of a mixture. Repeatable.")
+    Names, typer.Option(metavar="SOURCE=LEAST:MOST", help="Bounds on the weight of a source. Repeatable.")
 ]
 Total = Annotated[
-    str | None, typer.Option(metavar="TOKENS", help="Tokens in all, such as 100B: weights become amounts.")
+    str | None, typer.Option(metavar="TOKENS", help="Total tokens, such as 100B: weights are shown as tokens too.")
 ]
-Available = Annotated[Names, typer.Option(metavar="SOURCE=TOKENS", help="Tokens that a source has. Repeatable.")]
+Available = Annotated[Names, typer.Option(metavar="SOURCE=TOKENS", help="Tokens available in a source. Repeatable.")]
 Weights = Annotated[Names, typer.Option(metavar="OUTCOME=WEIGHT", help="Optimise several outcomes by weights.")]
-Worst = Annotated[bool, typer.Option("--worst", help="Optimise the outcome that comes off worst.")]
+Worst = Annotated[bool, typer.Option("--worst", help="Optimise the outcome that does worst.")]
 Pareto = Annotated[bool, typer.Option("--pareto", help="Show the best trade-offs between outcomes.")]
 Extrapolate = Annotated[bool, typer.Option("--extrapolate", help="Search outside the range of the runs too.")]
 Goal = Annotated[str | None, _name("--target", help="Outcome to optimise, or mean (the default).")]
@@ -224,9 +211,22 @@ def subset_of(text: str, runs: "Outcomes") -> "Array":
         row = runs.subset(names)
         if not runs.is_binary:
             some = names[0] if names else runs.task_names[0]
-            raise InputError(f"This table has mixture weights: give them, as in --subset {some}=0.7,…")
+            raise InputError(
+                f"This table has mixture weights: give them, as in --subset {shlex.quote(f'{some}=0.7')},…"
+            )
         return row
     return runs.subset(numbers_of([text]))
+
+
+def check_rule(rule: str | None, runs: "Outcomes", *, pairs: bool = False) -> None:
+    """Raise for a rule that is unknown, or that mixtures have no answer to, before time is spent on the fit."""
+    from whence.answers.attribution import refuse_mixtures
+    from whence.answers.rules import find_rule
+    from whence.surrogates.model import Model
+
+    found = find_rule(rule, runs.subsets, pairs=pairs)
+    if not found.mixtures:
+        refuse_mixtures(Model(runs, ()), f"{found.name} interactions" if pairs else found.name)
 
 
 def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Outcomes] | None":
@@ -244,7 +244,20 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
         tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if declared else runs.task_names)
         if not declared and (others := set(column_names(path)) - {*runs.task_names, *runs.target_names}):
             warn(f"{path}: columns that the runs do not have are left out: {some_of(sorted(others))}.")
+        if differing := _differing(path, Path(runs.provenance.get("source", ""))):
+            warn(f"{path}: not estimated from what the runs were trained with. These differ: {some_of(differing)}.")
     return tables or None
+
+
+def _differing(estimates: Path, runs: Path) -> list[str]:
+    """Parts of a problem (its model, examples, targets) that differ between two run folders, where both know them."""
+    from whence.outcomes.runs import is_run, read_plan
+
+    if not (is_run(estimates) and is_run(runs)):
+        return []
+    one, other = (read_plan(folder).fingerprint for folder in (estimates, runs))
+    parts = ("model", "examples of ", "target ")
+    return [name for name in one if name.startswith(parts) and other.get(name, one[name]) != one[name]]
 
 
 def read_scores(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Array]":

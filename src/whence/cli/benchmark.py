@@ -1,6 +1,7 @@
 """The verb that scores methods on recorded runs."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,14 +16,15 @@ from whence.display.pages import SCORES
 from whence.errors import InputError
 
 if TYPE_CHECKING:
+    from whence.outcomes import Outcomes
     from whence.surrogates.peers import Method
 
 MethodNames = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[METHOD]...",
-        help="Regressor in the style of scikit-learn, as FILE.py:NAME, or one of: tuned linear, least squares, lasso, "
-        "tuned kernel, paper kernel, size only.",
+        help="scikit-learn regressor, or outcome function for the data set of --data, as FILE.py:NAME; "
+        "or one of: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only.",
         show_default=False,
     ),
 ]
@@ -83,6 +85,33 @@ def _method(text: str, seed: int) -> "Method":
     if ":" not in text:
         return peers([text], seed)[text]
     found: Any = load_function(text)[0]
-    if not (callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None))):
-        raise InputError(f"{text} must be a regressor with fit and predict. Got {type(found).__name__} instead.")
-    return fitting(found, seed)
+    if callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None)):
+        return fitting(found, seed)
+    if callable(found) or callable(getattr(found, "batch", None)):
+        return partial(_Estimates, found)
+    raise InputError(
+        f"{text} must be a regressor with fit and predict, or an outcome function. Got {type(found).__name__} instead."
+    )
+
+
+class _Estimates:
+    """A model that learns nothing from runs: what an outcome function says of each subset, target by target."""
+
+    def __init__(self, outcome_fn: Any, train: "Outcomes") -> None:
+        self.outcome_fn, self.task_names, self.target_names = outcome_fn, train.task_names, train.target_names
+
+    def predict(self, subsets: Any) -> Any:
+        from whence.datasets.leaderboard import averaged
+
+        options: dict[str, Any] = {"tasks": self.task_names, "seeds": 1, "engine": "inline", "progress": False}
+        found, wanted = whence.measure(self.outcome_fn, subsets, **options), self.target_names
+        if set(wanted) <= set(found.target_names):
+            return found.targets(wanted).values
+        if len(wanted) == 1:
+            return averaged(found).values
+        if found.n_targets == len(wanted):
+            return found.values
+        raise InputError(
+            f"The outcome function must return a number for each of the {len(wanted)} targets of the data set "
+            f"({', '.join(wanted[:3])}, …). Got {found.n_targets} ({', '.join(found.target_names[:3])})."
+        )

@@ -3,6 +3,7 @@
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import csv
 import io
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +52,7 @@ def design(
     from whence.outcomes.cells import read_subsets
 
     names = args.names_of(tasks)
-    earlier = None if extend is None else read_subsets(extend, names or None)
+    earlier = None if extend is None else read_subsets(extend, names or None, ignore=args.names_of(outcome))
     if earlier is not None:
         names = names or list(earlier.columns)
     if not names:
@@ -71,7 +72,8 @@ def design(
     else:
         _write(output, header, rows)
         page += [Text(f"Written to {output}."), remark("next: measure each row, fill in a column of outcomes, and")]
-        page.append(command(f"  whence fit {output} --outcome NAME"))
+        wanted = shlex.quote(",".join(args.names_of(outcome)) or "NAME")
+        page.append(command(f"  whence fit {shlex.quote(str(output))} --outcome {wanted}"))
     document: dict[str, Any] = {"tasks": names, "design": design, "seed": seed, "subsets": subsets}
     Answer(document, page).print(as_json=as_json)
 

@@ -65,13 +65,13 @@ def estimate(
 ) -> None:
     """Estimate many subsets of a PyTorch model without training on each.
 
-    The function returns a whence.Problem(model, tasks, targets); to train, also how, a whence.Recipe: (problem,
-    recipe); and if need be options of methods: (problem, recipe, {"gradex": {"rank": 1024}}).
+    The function returns a whence.Problem(model, tasks, targets). For methods that train, it returns (problem, recipe)
+    with a whence.Recipe; options of methods come third: (problem, recipe, {"gradex": {"rank": 1024}}).
 
-    Each method is an outcome function. What they do, in passes of one example through the model (backward: two
-    more), for N examples of K tasks, Q queries, C outputs and runs of R examples:
+    Each method is an outcome function. Costs below are in forward passes of one example (a backward pass counts as
+    two), for N examples of K tasks, Q queries, C outputs and runs of R examples:
 
-    one-step: 3 N and a search for the length of the step, then Q + K for each subset. For short fine-tuning.
+    one-step: 3 N and a search for the step length, then Q + K for each subset. For short fine-tuning.
 
     gradex: (N + Q) (1 + C), then a small solve for each subset. For models nearly linear in what is trained.
 
@@ -93,10 +93,9 @@ def estimate(
 
     retrain: 3 R + Q for each subset. True, up to the noise of a seed.
 
-    Without --method, a few seconds of each are timed on this machine, the prices shown, and one is recommended by its
-    price and by what is known of how near it comes to true runs. With a few true runs
-    (--truth), the estimator is tuned and says whether to trust it. Then fuse both:
-    whence fit true/ --estimates cheap/
+    Without --method, each method is timed here for a few seconds, and one is recommended by its cost and by its
+    measured accuracy. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
+    both: whence fit true/ --estimates cheap/
     """
     # What the user's file prints, while it is loaded or measures in this process, is not our answer.
     with redirect_stdout(sys.stderr):
@@ -112,8 +111,8 @@ def estimate(
 
 def _problem(text: str) -> Setup:
     """What the user's function returns."""
+    from whence.errors import brief
     from whence.measuring.functions import load_function
-    from whence.measuring.rows import brief
 
     found = load_function(text)[0]
     function = getattr(found, "function", found)
@@ -129,12 +128,15 @@ def _problem(text: str) -> Setup:
 
 
 def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
-    from whence.ladder.probes import probe
+    from whence.ladder.probes import price_of_runs, probe
 
     work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
     found = probe(given, n)
-    method, why = recommend(found, work, n, budget)
+    spent = found
+    if "retrain" in found:  # a budget is of runs of which no more than that are made side by side
+        spent = {**found, "retrain": price_of_runs(given, max(1, int(BUDGETS[-1] if budget is None else budget)))}
+    method, why = recommend(found if budget is None else spent, work, n, budget)
     run = found["retrain"].each if "retrain" in found else None
     rows: list[Row] = []
     for name, price in found.items():
@@ -142,10 +144,9 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
         cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
-        low, high = work.evidence(name)[1:]
-        expected = "" if name == "retrain" else f"{work.expected(name):.2f} ({low:.2f}–{high:.2f})"
+        expected = "" if name == "retrain" else _evidence(work.evidence(name))
         rows.append([name, *cells, expected, METHODS[name].trust, mark])
-    mixes = _mixes(found, work, budget)
+    mixes = _mixes(spent, work, budget)
     document = {
         "n": n,
         "problem": vars(work),
@@ -162,13 +163,14 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         f"{work.n_tasks} tasks, {work.n_examples:,} examples; {work.n_queries:,} queries; "
         f"{work.n_trained:,} of {work.n_params:,} parameters are trained. {linear}"
     )
-    next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {n} -o {_folder(method)}/"
+    rows_wanted = n if budget is None or method != "retrain" else min(n, int(budget))
+    next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {rows_wanted} -o {_folder(method)}/"
     columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "LDS", "trust it for", ""]
     return document, [
         Text(about),
         title(f"What {n} subsets cost on this machine"),
         table(columns, rows, left=["trust it for", ""]),
-        remark("from timing a little of each; true runs: the same price, in trainings on one subset"),
+        remark("timed on a small part of each; true runs: the cost in trainings on one subset"),
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
         command(next_step),
@@ -181,20 +183,30 @@ def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) ->
     rows = []
     for limit in (BUDGETS if budget is None else (budget,)) if "retrain" in found else ():
         estimates, runs = default_mix(found, work, limit)
-        rows.append({"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs})
+        row = {"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs}
+        rows.append({**row, "lds": work.mixed(estimates, runs)})
     return rows
 
 
 def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     if not mixes:
         return []
-    rows: list[Row] = [[mix["budget"], mix["estimates"], str(mix["true_runs"])] for mix in mixes]
-    columns = ["budget", "estimates to fuse", "and true runs"]
-    return [title("What to do with a budget of true runs"), table(columns, rows, left=["estimates to fuse"])]
+    rows: list[Row] = [[mix["budget"], mix["estimates"], str(mix["true_runs"]), _evidence(mix["lds"])] for mix in mixes]
+    columns = ["budget", "estimates to fuse", "and true runs", "LDS"]
+    return [
+        title("What to do with a budget of true runs"),
+        table(columns, rows, left=["estimates to fuse"]),
+        remark("prices are those of the runs of a budget side by side; LDS: of the problems in results/scores.md"),
+    ]
+
+
+def _evidence(lds: "tuple[float, float, float] | None") -> str:
+    """The mean of what was measured, and the lowest and highest of it."""
+    return "–" if lds is None else f"{lds[0]:.2f} ({lds[1]:.2f}–{lds[2]:.2f})"
 
 
 def _enough(n_tasks: int) -> int:
-    """As many subsets as are estimated unless told otherwise: all that have a task, where these are fewer."""
+    """Default number of subsets to estimate: all that have a task, if these are fewer."""
     return min(SUBSETS, (1 << min(n_tasks, 16)) - 1)
 
 
@@ -255,7 +267,7 @@ def _estimates(
 
 
 def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | None]:
-    """The estimator tuned by true runs, and what they say of it."""
+    """The estimator tuned by true runs, and their verdict on it."""
     import whence
     from whence.measuring.outcome_fn import as_outcome_fn
     from whence.outcomes.cells import column_names, has_roles

@@ -35,7 +35,7 @@ def evaluate(
     effect: args.Effect = None,
     seed: args.Seed = 0,
 ) -> Answer:
-    """Compare with simpler methods on runs held out."""
+    """Compare with simpler methods on held-out runs."""
     from whence.evaluation import noise_ceiling, repeated_splits, runs_needed, scored
     from whence.progress import track
     from whence.surrogates.peers import STANDARD, peers
@@ -133,12 +133,12 @@ def _rule_correlations(
     runs: "Outcomes", truth: "Outcomes", given: "dict[str, Array]", seed: int
 ) -> list[dict[str, Any]]:
     """Correlation over tasks, and then the mean over targets, of every rule and of given scores with true changes."""
+    from whence.answers.rules import RULES
     from whence.evaluation import loo_correlation
 
     model = whence.fit(runs, seed=seed)
     linear = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), seed=seed)
-    rules = ("loo", "shapley", "banzhaf", "inclusion")
-    attributed = [whence.attribute(model, rule, seed=seed) for rule in rules]
+    attributed = [whence.attribute(model, rule, seed=seed) for rule in RULES.values() if not rule.mixtures]
     scores = {found.rule.heading: found.scores for found in attributed}
     scores["tuned linear"] = whence.attribute(linear, "banzhaf").scores
     scores |= given
@@ -155,7 +155,7 @@ def _rules_page(rules: list[dict[str, Any]], n_targets: int) -> Page:
     return [
         title(f"Attribution beside true leave-one-out changes{over}"),
         table(["rule", "correlation", "rank correlation"], rows),
-        remark("correlation: over tasks, of scores with the outcome of all tasks less that without the task"),
+        remark("correlation: over tasks, of scores with the true change when the task is left out"),
     ]
 
 
@@ -175,9 +175,9 @@ def _needed_page(needed: "RunsNeeded") -> Page:
             f"Runs to see an effect: its {share(needed.level)} interval excludes 0 in {share(needed.power)} of cases"
         ),
         table(columns, both_ends(rows, how="--json")),
-        remark("seeds: runs of each of two subsets, to see that they differ by the effect"),
-        remark("subsets: like the measured ones, to see that a task has the effect on average, in an additive model"),
-        remark("visible now: the smallest such effect of a task that the subsets so far can show"),
+        remark("seeds: runs of each of two subsets, to show that they differ by the effect"),
+        remark("subsets: like the measured ones, to show that a task has the effect on average, in an additive model"),
+        remark("visible now: the smallest effect of a task that the subsets so far can show"),
     ]
     if all(math.isnan(value) for value in needed.noise_std):
         page.append(remark("The std of a run is unknown: no subset was measured more than once."))

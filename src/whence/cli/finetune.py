@@ -67,7 +67,10 @@ MaxLength = Annotated[
                              rich_help_panel=TEXT)
 ]  # fmt: skip
 Checkpointing = Annotated[
-    bool, typer.Option("--checkpointing", help="Use less memory and more time.", rich_help_panel=RUNNING)
+    bool | None,
+    typer.Option(
+        help="Use less memory and more time (default: where fewer than four examples fit).", rich_help_panel=RUNNING
+    ),
 ]
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=RUNNING)
@@ -99,7 +102,7 @@ def finetune(
     template: TemplateText = None,
     max_length: MaxLength = None,
     device: Device = None,
-    checkpointing: Checkpointing = False,
+    checkpointing: Checkpointing = None,
     jobs: Jobs = 1,
     engine: EngineName = None,
     top: args.Top = None,
@@ -118,7 +121,9 @@ def finetune(
         sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
         targets = hf.read_sources(target)
         if len(sources) < 2:
-            raise InputError("To choose from, there must be at least two sources. Got one.")
+            raise InputError("There must be at least two sources to choose from. Got one.")
+        if tokens is not None and weights:
+            raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
         leaks = hf.find_leaks(sources, targets)
         hf.warn_of_leaks(leaks)
         prepared = _prepared(
@@ -200,16 +205,12 @@ def _document(found: "Finetuned", prepared: "Prepared", leaks: list[Any]) -> dic
 
 
 def _page(found: "Finetuned", top: int | None) -> Page:
-    from whence.answers.prediction import predicted_at
-
     targets, chosen, model = found.model.target_names, found.chosen, found.model
     pairs = [] if found.pairs is None else interactions_page(found.pairs, [found.goal], top=MOST_PAIRS)
-    frame = predicted_at(model, chosen.subset[None], chosen.predicted[None], chosen.std[None]).to_frame()
-    frame = frame.assign(expected=chosen.expected, low=chosen.low, high=chosen.high)
     return [
         *attribution_page(found.attribution, targets, top=top),
         *pairs,
-        *selection_page(chosen, frame, model.outcomes),
+        *selection_page(chosen, model.outcomes),
         *_compared_page(found.compared(), found.goal),
         title("How far to trust it"),
         *model_page(model),
@@ -217,7 +218,7 @@ def _page(found: "Finetuned", top: int | None) -> Page:
 
 
 def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
-    places = decimals((frame["high"] - frame["low"]) / 4)
+    places = _places(frame)
     rows: list[Row] = [
         [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
          number(row["measured"], places), row["sources"]]
@@ -226,12 +227,20 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
     return [
         title(f"Beside other ways to train: {goal} (lower is better)"),
         table(["train on", "expected", "90% interval", "measured", "sources"], rows, left=["sources"]),
-        remark("expected: of a new run; of what was picked as the best of many, corrected for that"),
+        remark("expected: of a new run; corrected for a subset that was picked as the best of many"),
     ]
 
 
+def _places(frame: "pd.DataFrame") -> int:
+    """Decimals for intervals of all widths: one wide one should not hide what the others tell apart."""
+    import numpy as np
+
+    widths = (frame["high"] - frame["low"]).clip(lower=1e-12)
+    return decimals(np.exp(np.log(widths).mean()) / 4)
+
+
 def _verified_page(frame: "pd.DataFrame", seeds: int) -> Page:
-    places = decimals((frame["high"] - frame["low"]) / 4)
+    places = _places(frame)
     known = [name for name in frame.columns if name.endswith("accuracy")]
     rows: list[Row] = [
         [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),

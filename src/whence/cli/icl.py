@@ -29,7 +29,9 @@ MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
 
 ModelPlace = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model, or .gguf.")]
-Demos = Annotated[Path, typer.Option(metavar="FILE", help='Candidates, one per line: {"text": …, "label": …}.')]
+Demos = Annotated[
+    Path, typer.Option(metavar="FILE", help='Candidates with "text" and "label": JSON Lines, JSON or CSV.')
+]
 Queries = Annotated[Path, typer.Option(metavar="FILE", help="Labelled queries, in the same format.")]
 HeldOut = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Queries to judge by (default: every second of --queries).")
@@ -66,8 +68,18 @@ ScorerName = Annotated[
 Words = Annotated[
     args.Names, typer.Option(metavar="LABEL=WORD", help="Word that stands for a label.", rich_help_panel=WRITING)
 ]
-TextField = Annotated[str, typer.Option(metavar="NAME", help="Field that holds the text.", rich_help_panel=WRITING)]
-LabelField = Annotated[str, typer.Option(metavar="NAME", help="Field that holds the label.", rich_help_panel=WRITING)]
+TextField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Field that holds the text (default: text, question, input, …).", rich_help_panel=WRITING
+    ),
+]
+LabelField = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Field that holds the label (default: label, answer, output, …).", rich_help_panel=WRITING
+    ),
+]
 TruePrompts = Annotated[
     int,
     typer.Option(
@@ -108,8 +120,8 @@ def icl(
     chat: Chat = False,
     open_answers: Open = False,
     scorer: ScorerName = None,
-    text_field: TextField = "text",
-    label_field: LabelField = "label",
+    text_field: TextField = None,
+    label_field: LabelField = None,
     true_prompts: TruePrompts = 30,
     n: Estimates = 500,
     anchors: AnchorCount = 8,
@@ -175,7 +187,7 @@ def icl(
     Answer(document, page).print(as_json=as_json)
 
 
-def _read(path: Path, prefix: str, *, text: str, label: str) -> "list[Example]":
+def _read(path: Path, prefix: str, *, text: str | None, label: str | None) -> "list[Example]":
     from whence.icl import read_examples
 
     return read_examples(path, text=text, label=label, prefix=prefix)

@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli.shell import Answer, hint_at_directions, print_line
+from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.display.pages import ceiling_in_words
 from whence.errors import InputError, counted
@@ -22,7 +21,6 @@ from whence.errors import InputError, counted
 if TYPE_CHECKING:
     from whence.outcomes.ledger import Ledger
 
-EngineName = Enum("EngineName", {"local": "local", "ray": "ray", "inline": "inline"})
 MOST_FAILURES = 5
 WHO = "Workers"
 RAY = "With --engine ray"
@@ -49,8 +47,9 @@ Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="Metric for w
 Jobs = Annotated[
     int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers (-1: one per core).", rich_help_panel=WHO)
 ]
-EngineOption = Annotated[
-    EngineName, typer.Option(help="Run in processes, on a cluster, or in this process.", rich_help_panel=WHO)
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", metavar="NAME", help="local (processes), ray, or inline (this one).", rich_help_panel=WHO),
 ]
 Threads = Annotated[int, typer.Option(metavar="N", help="Threads per worker.", min=1, rich_help_panel=WHO)]
 Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit per row.", rich_help_panel=WHO)]
@@ -75,7 +74,7 @@ def measure(
     keep_going: KeepGoing = False,
     accept_change: args.AcceptChange = False,
     jobs: Jobs = 1,
-    engine: EngineOption = EngineName.local,
+    engine: EngineName = "local",
     threads: Threads = 1,
     timeout: Timeout = None,
     address: Address = None,
@@ -83,7 +82,7 @@ def measure(
     gpus_per_task: Gpus = 0,
     as_json: args.Json = False,
 ) -> None:
-    """Make the runs: train on subsets, losing nothing.
+    """Run a function on many subsets, and keep every result.
 
     Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
     or more --seeds, it extends the run. A row that fails before any has succeeded stops the run; later ones do not.
@@ -94,6 +93,7 @@ def measure(
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
     from whence.measuring.plan import make_plan
+    from whence.outcomes.bookkeeping import hint_at_directions
 
     # What the user's file prints, while it is loaded or measures in this process, is not our answer.
     with redirect_stdout(sys.stderr):
@@ -109,7 +109,7 @@ def measure(
             seeds=seeds,
             maximize=args.names_of(maximize) or (),
         )
-        workers = Workers(engine.value, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+        workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
         began = time.monotonic()
         try:
             how: Any = {"retry": retry, "keep_going": keep_going, "accept_change": accept_change}

@@ -18,20 +18,21 @@ def report(
     estimates: args.Estimates = None,
     features: args.Features = None,
     output: args.PageFile = Path("report.html"),
-    rule: args.ReportRule = None,
+    rule: args.Rule = None,
+    weights: args.Weights = None,
     seed: args.Seed = 0,
 ) -> Answer:
     """Write one HTML page with every answer, to read and to share."""
-    from whence.answers.attribution import refuse_mixtures
     from whence.display.report import check_place, collect, write_page
-    from whence.surrogates.model import Model
+    from whence.outcomes.checks import places
 
     runs = asked.runs
     check_place(output)
-    if rule is not None and rule is not args.RuleName.shift:
-        refuse_mixtures(Model(runs, ()), rule.value)  # before time is spent on the fit
+    args.check_rule(rule, runs)
+    goal = args.numbers_of(weights)
+    places(goal, runs.target_names, "target")  # unknown names, before the fit
     model = asked.model(estimates, seed, features)
-    found = collect(model, rule=None if rule is None else rule.value, seed=seed)
+    found = collect(model, rule=rule, weights=goal or None, seed=seed)
     write_page(found, output)
     size = output.stat().st_size
     answers = {target["name"]: _sentences(target["answer"]) for target in found["targets"]}

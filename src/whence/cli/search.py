@@ -14,7 +14,6 @@ from whence.cli.measure import (
     Address,
     Cpus,
     EngineName,
-    EngineOption,
     Folder,
     Gpus,
     Jobs,
@@ -24,9 +23,8 @@ from whence.cli.measure import (
     Threads,
     Timeout,
 )
-from whence.cli.shell import Answer, hint_at_directions, print_line
+from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, command, remark
-from whence.errors import InputError
 
 if TYPE_CHECKING:
     from whence.searching.result import SearchResult
@@ -39,7 +37,7 @@ Function = Annotated[
 ]
 Runs = Annotated[int, typer.Option("--budget", "-b", metavar="N", help="Largest number of runs.", min=1)]
 GoalOption = Annotated[GoalName, typer.Option(help="What the runs are for.")]
-Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Worth of a unit of an outcome. Repeatable.")]
+Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Weight of an outcome. Repeatable.")]
 Within = Annotated[float | None, typer.Option(metavar="VALUE", help="Difference from the best that does not matter.")]
 Stop = Annotated[bool, typer.Option("--stop/--no-stop", help="Stop before the budget is spent once settled.")]
 Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.", rich_help_panel=ALLOWED)]
@@ -47,18 +45,15 @@ MaxSize = Annotated[int | None, typer.Option(metavar="N", help="At most N tasks.
 Include = Annotated[args.Names, typer.Option(metavar="NAME", help="Require this task.", rich_help_panel=ALLOWED)]
 Exclude = Annotated[args.Names, typer.Option(metavar="NAME", help="Forbid this task.", rich_help_panel=ALLOWED)]
 Cost = Annotated[args.Names, typer.Option(metavar="TASK=COST", help="Cost of a task.", rich_help_panel=ALLOWED)]
-MaxCost = Annotated[
-    float | None, typer.Option(metavar="COST", help="Limit of the total cost.", rich_help_panel=ALLOWED)
-]
+MaxCost = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.", rich_help_panel=ALLOWED)]
 Candidates = Annotated[
-    str | None, typer.Option(metavar="FILE", help="File of the only subsets to run.", rich_help_panel=ALLOWED)
+    str | None, typer.Option(metavar="FILE", help="Run only the subsets in this file.", rich_help_panel=ALLOWED)
 ]
 Mixture = Annotated[
-    bool, typer.Option("--mixture", help="Give weights that add up to 1 to the tasks.", rich_help_panel=MIXED)
+    bool, typer.Option("--mixture", help="Give the tasks weights that add up to 1.", rich_help_panel=MIXED)
 ]
 Bound = Annotated[
-    args.Names,
-    typer.Option(metavar="TASK=LOW:HIGH", help="Bounds of a weight. Repeatable.", rich_help_panel=MIXED),
+    args.Names, typer.Option(metavar="TASK=LOW:HIGH", help="Bounds on a weight. Repeatable.", rich_help_panel=MIXED)
 ]
 
 
@@ -86,7 +81,7 @@ def search(
     retry: Retry = False,
     accept_change: args.AcceptChange = False,
     jobs: Jobs = 1,
-    engine: EngineOption = EngineName.local,
+    engine: EngineName = "local",
     threads: Threads = 1,
     timeout: Timeout = None,
     address: Address = None,
@@ -94,7 +89,7 @@ def search(
     gpus_per_task: Gpus = 0,
     as_json: args.Json = False,
 ) -> None:
-    """Go from a budget of runs to an answer: each run is chosen by those before it.
+    """Spend a budget of runs: choose each run from the results so far.
 
     Goals: the best subset or mixture (best), who helps and who hurts (effects), or predictions of any subset
     (prediction). The same command resumes a search that was stopped; with a larger --budget, it extends it. While it
@@ -115,7 +110,7 @@ def search(
         "costs": args.numbers_of(cost) or None,
         "max_cost": max_cost,
         "mixture": mixture,
-        "bounds": _bounds(bound) or None,
+        "bounds": args.bounds_of(bound) or None,
         "seed": seed,
     }
     # What the user's file prints, while it is loaded or measures in this process, is not our answer.
@@ -136,7 +131,7 @@ def search(
                 goal=goal.value,
                 path=output,
                 jobs=jobs,
-                engine=engine.value,
+                engine=engine,
                 threads=threads,
                 timeout=timeout,
                 retry=retry,
@@ -151,12 +146,11 @@ def search(
         except KeyboardInterrupt:
             print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
             raise
-    hint_at_directions(answer.runs)
     Answer(_document(answer), _page(answer, str(output))).print(as_json=as_json)
 
 
 def _problem_of(found: Any) -> Any:
-    """Return the problem of a function without arguments that returns one; anything else is as it was."""
+    """Return the problem of a function without arguments that returns one; anything else unchanged."""
     import inspect
 
     function = getattr(found, "function", found)
@@ -165,23 +159,6 @@ def _problem_of(found: Any) -> Any:
     except (TypeError, ValueError):
         wants = None
     return function() if wants is not None and not wants and not hasattr(function, "batch") else found
-
-
-def _bounds(given: args.Names) -> dict[str, tuple[float, float]]:
-    """Return the bounds of weights.
-
-    >>> _bounds(["a=0.1:0.5,b=0:0.2"])
-    {'a': (0.1, 0.5), 'b': (0.0, 0.2)}
-    """
-    found = {}
-    for item in args.names_of(given):
-        name, _, text = item.rpartition("=")
-        low, _, high = text.partition(":")
-        try:
-            found[name.strip()] = float(low), float(high)
-        except ValueError as error:
-            raise InputError(f"Bounds must look like TASK=LOW:HIGH. Got {item!r}.") from error
-    return found
 
 
 def _document(found: "SearchResult") -> dict[str, Any]:

@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import typer
 from rich.text import Text
@@ -21,9 +21,6 @@ from typer.core import TyperCommand
 from whence.display.layout import Page, Terminal
 from whence.display.numbers import to_json
 from whence.errors import DataWarning, InputError, Message, safe_text
-
-if TYPE_CHECKING:
-    from whence.outcomes import Outcomes
 
 EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray": "ray", "pyarrow": "parquet"}
 
@@ -45,15 +42,6 @@ class Answer(NamedTuple):
 def warn(text: str, **named: Any) -> None:
     """Warn of something in the data; it is printed as a note."""
     warnings.warn(DataWarning(text, **named), stacklevel=2)
-
-
-def hint_at_directions(runs: Outcomes) -> None:
-    """Warn of targets that are minimised although their names suggest that higher is better."""
-    from whence.outcomes.bookkeeping import higher_is_better
-
-    for name, up in zip(runs.target_names, runs.maximize, strict=True):
-        if not up and higher_is_better(name):
-            warn(f"Lower {name} is taken to be better; if higher is, add {{maximize}}.", maximize=name)
 
 
 # ---- notes and errors ------------------------------------------------------------------------------------
@@ -110,8 +98,9 @@ def _exit(error: Exception, flags: Mapping[str, Sequence[str]], typed: Sequence[
         where = f"{error.filename}: " if error.filename else ""
         print_line("error", f"{where}{error.strerror or error}.")
     elif isinstance(error, InputError):
-        fix = f" Try: {mended(typed, error.fix, flags)}" if error.fix and typed else ""
-        print_line("error", in_flags(error, flags) + fix)
+        print_line("error", in_flags(error, flags))
+        if error.fix and typed:  # on a line of its own that is not wrapped, to be copied
+            Terminal(stderr=True).print(f"Try: {mended(typed, error.fix, flags)}", soft_wrap=True)
     elif type(error).__module__.startswith("sklearn."):
         print_line("error", str(error))
     elif isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
@@ -125,9 +114,10 @@ def _exit(error: Exception, flags: Mapping[str, Sequence[str]], typed: Sequence[
 
 
 def print_line(kind: str, sentence: str) -> None:
-    """Print a note or an error as one line on stderr."""
+    """Print a note or an error on stderr: one line, or one for each problem where there are several."""
     style = {"note": "yellow", "stopped": "yellow", "error": "bold red"}[kind]
-    Terminal(stderr=True).print(Text.assemble((f"{kind}: ", style), " ".join(sentence.split())))
+    lines = [" ".join(line.split()) for line in sentence.split("\n  (")]
+    Terminal(stderr=True).print(Text.assemble((f"{kind}: ", style), "\n  (".join(lines)))
 
 
 def mended(typed: Sequence[str], fix: Mapping[str, Any], flags: Mapping[str, Sequence[str]]) -> str:

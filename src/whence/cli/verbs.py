@@ -49,14 +49,6 @@ def _targets(runs: "Outcomes", given: args.Names) -> tuple[str, ...]:
     return runs.targets(wanted).target_names if wanted else runs.target_names
 
 
-def _refuse_mixtures(runs: "Outcomes", rule: str) -> None:
-    """Refuse rules that mixtures have no answer to, before time is spent on the fit."""
-    from whence.answers.attribution import refuse_mixtures
-    from whence.surrogates.model import Model
-
-    refuse_mixtures(Model(runs, ()), rule)
-
-
 def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, Any]]:
     """Rows of some targets, for a document."""
     return frame[frame["target"].isin(targets)].drop(columns="name", errors="ignore").to_dict("records")
@@ -83,7 +75,7 @@ def fit(
     page = pages.trials_page(tried) + pages.target_scores_page(per_target)
     document = {"trials": tried.to_dict("records"), "per_target": per_target.to_dict("records")}
     if save is not None:
-        page.append(Text(f"Saved to {save}: ask it with --model {save}."))
+        page.append(Text(f"Saved to {save}: use it with --model {save}."))
     return _answer(model, document, page)
 
 
@@ -100,10 +92,9 @@ def attribute(
 ) -> Answer:
     """Show what each task does: helps, hurts, or unclear."""
     targets = _targets(asked.runs, target)
-    if rule is not None and rule is not args.RuleName.shift:
-        _refuse_mixtures(asked.runs, rule.value)
+    args.check_rule(rule, asked.runs)
     model = asked.model(estimates, seed, features)
-    found = whence.attribute(model, rule and rule.value, keep_prob=keep_prob, seed=seed)
+    found = whence.attribute(model, rule, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
     return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
@@ -120,10 +111,9 @@ def interactions(
 ) -> Answer:
     """List pairs that work together, or against each other."""
     targets = _targets(asked.runs, target)
-    if rule is not None and rule is not args.PairRuleName.shift:
-        _refuse_mixtures(asked.runs, f"{rule.value} interactions")
+    args.check_rule(rule, asked.runs, pairs=True)
     model = asked.model(estimates, seed, features)
-    found = whence.interactions(model, rule and rule.value, seed=seed)
+    found = whence.interactions(model, rule, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
     return _answer(model, document, pages.interactions_page(found, targets, top=top))
 
@@ -216,7 +206,7 @@ def select(
         "how": found.how,
         "predictions": _records(frame.drop(columns="subset"), runs.target_names),
     }
-    return _answer(model, document, pages.selection_page(found, frame, model.outcomes, total=options["total"]))
+    return _answer(model, document, pages.selection_page(found, model.outcomes, total=options["total"]))
 
 
 def suggest(
@@ -247,6 +237,8 @@ def suggest(
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
         unit = np.median(runs.subsets.sum(1)) if runs.is_mixture else 1.0  # shares become percent if the file has those
-        whence.Outcomes(unit * found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(output)
+        whence.Outcomes(
+            (unit * found.subsets).round(6), empty, runs.task_names, runs.target_names, runs.maximize
+        ).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
     return _answer(model, {"by": found.by, "suggestions": _records(frame, targets)}, page)

@@ -23,10 +23,11 @@ from whence.answers.selection import Selection
 from whence.answers.suggestion import Suggestions
 from whence.display import pages
 from whence.display.layout import Page, Row, both_ends, remark, table, title
-from whence.display.numbers import decimals, number, share, span
+from whence.display.numbers import decimals, number, span
 from whence.errors import counted
 from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
 from whence.outcomes import Outcomes
+from whence.outcomes.subset import in_words
 from whence.surrogates.model import Model
 
 HOW = ".to_frame()"  # to see what a table leaves out
@@ -127,16 +128,10 @@ def _(found: Predictions) -> str:
 @html_of.register
 def _(found: Selection) -> str:
     """Return the chosen subset, what is predicted for it and what to expect."""
-    cells: list[Row] = []
-    columns = (found.target_names, found.predicted, found.std, found.expected, found.low, found.high)
-    for name, mean, std, expected, low, high in zip(*columns, strict=True):
-        places = decimals(std if std == std else mean)
-        cells.append([name, number(mean, places), number(expected, places), span(low, high, places)])
-    header = ["outcome", "predicted", "expected", "90% interval"]
     page: Page = [
         title(f"Use {counted(len(found.tasks), 'task')}"),
         Text(found.in_words, style="green"),
-        table(header, both_ends(cells, how=".expected, .low and .high")),
+        pages.selection_table(found, found.target_names, ".expected, .low and .high"),
         Text(f"{found.objective}: {found.value:.6g}"),
     ]
     if found.best_run == found.best_run:
@@ -157,15 +152,10 @@ def _(found: Suggestions) -> str:
     columns = ["run", "tasks", *(f"predicted {found.target_names[t]}" for t in shown)]
     rows: list[Row] = []
     for place, (subset, mean, std) in enumerate(zip(found.subsets, found.predicted, found.std, strict=True)):
-        binary = set(subset.tolist()) <= {0.0, 1.0}
-        inside = [
-            name if binary else f"{name} {weight:.3g}"
-            for name, weight in zip(found.task_names, subset, strict=True)
-            if weight
-        ]
+        what = in_words(subset, found.task_names, binary=set(subset.tolist()) <= {0.0, 1.0})
         digits = [decimals(std[t] if std[t] == std[t] else mean[t]) for t in shown]
         predicted = [f"{number(mean[t], n)} ± {number(std[t], n)}" for t, n in zip(shown, digits, strict=True)]
-        rows.append([str(place + 1), ", ".join(inside), *predicted])
+        rows.append([str(place + 1), what, *predicted])
     heading = title(f"{counted(len(rows), 'run')} to make next, by {found.by}")
     return page_html([heading, table(columns, both_ends(rows, how=HOW), left=["tasks"])])
 
@@ -199,8 +189,7 @@ def _(found: Comparison) -> str:
     for method, row in found.to_frame().iterrows():
         mean, low, high = found.difference(first, str(method))
         gap = "" if method == first else f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
-        scores = [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
-        rows.append([str(method), *scores, gap])
+        rows.append([str(method), *pages.scores_of(row.to_dict()), gap])
     columns = ["method", *pages.SCORES, f"{first} minus it"]
     return page_html([table(columns, rows), *pages.legend()])
 

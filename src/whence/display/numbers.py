@@ -1,4 +1,4 @@
-"""Numbers as people read them: with the digits that their uncertainty leaves, and a dash where there is none.
+"""Numbers as text: with as many digits as their uncertainty allows, and a dash for a missing one.
 
 Shared by the terminal, notebooks and the report, so that the same number looks the same everywhere.
 """
@@ -59,6 +59,18 @@ def share(value: float) -> str:
     '91%'
     """
     return f"{value:.0%}" if math.isfinite(value) else MISSING
+
+
+def amount(value: float) -> str:
+    """Return a number of tokens or examples with three digits, in thousands, millions, billions or trillions.
+
+    >>> amount(4.669e9), amount(1.71e7), amount(250), amount(1e12)
+    ('4.67B', '17.1M', '250', '1T')
+    """
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if float(f"{value:.3g}") >= scale:
+            return f"{float(f'{value:.3g}') / scale:.4g}{letter}"
+    return f"{value:.3g}"
 
 
 def to_json(document: Mapping[str, Any]) -> str:

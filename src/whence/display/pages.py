@@ -10,10 +10,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rich.table import Table
 from rich.text import Text
 
 from whence.display.layout import UNCLEAR, Page, Row, both_ends, direction, remark, table, title, word
-from whence.display.numbers import MISSING, decimals, number, share, span
+from whence.display.numbers import MISSING, amount, decimals, number, share, span
 from whence.errors import counted
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def trials_page(frame: pd.DataFrame) -> Page:
     cells: list[Row] = []
     for row in frame.to_dict("records"):
         weight = share(row["weight"]) if row["weight"] >= 0.005 else ""
-        cells.append([row["name"], *_scores(row), number(row["seconds"], 1), Text(weight, style="green")])
+        cells.append([row["name"], *scores_of(row), number(row["seconds"], 1), Text(weight, style="green")])
     columns = ["tried", *SCORES, "seconds", "weight"]
     return [title("Held-out runs, in cross-validation"), table(columns, cells), *legend()]
 
@@ -66,12 +67,13 @@ def target_scores_page(frame: pd.DataFrame) -> Page:
     if len(frame) < 2:
         return []
     ordered = frame.sort_values("lds", ascending=False, kind="stable", na_position="last").to_dict("records")
-    cells: list[Row] = [[row["target"], *_scores(row), row["surrogate"]] for row in ordered]
+    cells: list[Row] = [[row["target"], *scores_of(row), row["surrogate"]] for row in ordered]
     columns = ["target", *SCORES, "surrogate"]
     return [title("Each target"), table(columns, both_ends(cells, how="--json"), left=["surrogate"])]
 
 
-def _scores(row: Mapping[Any, Any]) -> list[str]:
+def scores_of(row: Mapping[Any, Any]) -> list[str]:
+    """Return the cells of the columns of `SCORES`."""
     return [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
 
 
@@ -198,7 +200,17 @@ def predictions_page(
     return page
 
 
-def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes, total: float | None = None) -> Page:
+def selection_table(found: Selection, names: Iterable[str], how: str) -> Table:
+    """Return what is predicted for a chosen subset and what to expect of it, by these names of the targets."""
+    rows: list[Row] = []
+    columns = (found.predicted, found.std, found.expected, found.low, found.high)
+    for name, mean, std, expected, low, high in zip(names, *columns, strict=True):
+        places = decimals(std if math.isfinite(std) else mean)
+        rows.append([name, number(mean, places), number(expected, places), span(low, high, places)])
+    return table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how=how))
+
+
+def selection_page(found: Selection, runs: Outcomes, total: float | None = None) -> Page:
     """Return the chosen subset, what is predicted for it, and what it is compared with; ``total`` is that in tokens."""
     page: Page = [title(f"Use {len(found.tasks)} of {counted(runs.n_tasks, 'task')}")]
     if runs.is_binary:
@@ -207,17 +219,12 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes, total:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
         cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
         if total is not None:
-            cells = [[*row, f"{weight * total:,.4g}"] for row, (_, weight) in zip(cells, weights, strict=True)]
+            cells = [[*row, amount(weight * total)] for row, (_, weight) in zip(cells, weights, strict=True)]
         page.append(table(["task", "weight"] + ["tokens"] * (total is not None), cells))
-    rows: list[Row] = []
-    columns = (frame[name] for name in ("target", "predicted", "std", "expected", "low", "high"))
-    for up, target, mean, std, expected, low, high in zip(runs.maximize, *columns, strict=True):
-        places = decimals(std if math.isfinite(std) else mean)
-        ends = span(low, high, places)
-        rows.append([f"{target} ({direction(up)})", number(mean, places), number(expected, places), ends])
-    places = decimals(frame["std"])
+    named = [f"{name} ({direction(up)})" for name, up in zip(found.target_names, runs.maximize, strict=True)]
+    places = decimals(found.std)
     places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
-    page += [Text(""), table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how="--json"))]
+    page += [Text(""), selection_table(found, named, "--json")]
     page.append(remark("expected: the prediction, corrected by how predictions like it turned out on held-out runs"))
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
@@ -228,19 +235,23 @@ def selection_page(found: Selection, frame: pd.DataFrame, runs: Outcomes, total:
 
 def front_page(found: Front) -> Page:
     """Return the best trade-offs between targets."""
+    from whence.outcomes.subset import in_words
+
     names = [found.target_names.index(name) for name in found.targets]
     places = [decimals(found.predicted[:, t] - found.predicted[:, t].mean()) for t in names]
     binary = bool(((found.subsets == 0) | (found.subsets == 1)).all())
-    rows: list[Row] = []
-    for subset, predicted in zip(found.subsets, found.predicted, strict=True):
-        inside = [(task, weight) for task, weight in zip(found.task_names, subset, strict=True) if weight]
-        what = ", ".join(task if binary else f"{task} {weight:.2f}" for task, weight in inside)
-        rows.append([what, *(number(predicted[t], digits) for t, digits in zip(names, places, strict=True))])
+    rows: list[Row] = [
+        [
+            in_words(subset, found.task_names, binary=binary),
+            *(number(predicted[t], n) for t, n in zip(names, places, strict=True)),
+        ]
+        for subset, predicted in zip(found.subsets, found.predicted, strict=True)
+    ]
     columns = [f"{name} ({direction(found.maximize[t])})" for name, t in zip(found.targets, names, strict=True)]
     return [
         title(f"Best trade-offs between {' and '.join(found.targets)}"),
         table(["use", *columns], both_ends(rows, how="--json")),
-        remark(f"how: {found.how}; nothing found is better in one without being worse in another"),
+        remark(f"how: {found.how}; nothing found improves one without worsening another"),
     ]
 
 
@@ -261,7 +272,7 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
         mean, low, high = found.difference(first, str(method))
         verdict = "better" if low > 0 else "worse" if high < 0 else UNCLEAR
         gap = f"{number(mean, signed=True)} ({span(low, high, signed=True)})" if math.isfinite(mean) else MISSING
-        cells.append([str(method), *_scores(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
+        cells.append([str(method), *scores_of(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
     columns = ["method", *SCORES, f"{first} minus it", f"{first} is"]
     over = f" and {n_targets} targets" if n_targets > 1 else ""
     page: Page = [

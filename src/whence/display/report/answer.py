@@ -7,18 +7,20 @@ name without looking for it in the text. The words for good and bad are those of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, Attribution
+from whence.answers.suggestion import ALL_MEASURED
 from whence.display.layout import direction
 from whence.display.numbers import number, span
 from whence.display.report.facts import Facts
-from whence.errors import counted, some_of
+from whence.display.report.packing import Document
+from whence.errors import counted
 from whence.evaluation.curve import NEGLIGIBLE
 from whence.outcomes import Outcomes
+from whence.outcomes.subset import in_words
 from whence.surrogates.posterior import LEVEL
 from whence.surrogates.trust import TRUST, UNCHECKED, trust
 
@@ -29,7 +31,7 @@ NAMED = 5  # tasks of a kind spelled out in a sentence
 IN_A_WORD = ("good", "fair", "weak", "too weak")  # one for each level of TRUST
 
 
-def answer(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
+def answer(facts: Facts, runs: Outcomes, scores: Attribution) -> Document:
     """Return the sentences and the key figures for one target."""
     return {
         "tasks": tasks_in_words(scores, scores.target_names.index(facts.target)),
@@ -65,7 +67,7 @@ def level_of(facts: Facts) -> str:
 def trust_in_words(facts: Facts) -> str:
     """Return how far predictions of a target can be trusted.
 
-    Where every subset was measured, nothing has to be predicted: how well it could be is then beside the point.
+    Where every subset was measured, nothing has to be predicted.
     """
     if facts.complete:
         noise = "Without repeated runs, noise cannot be told from effects."
@@ -78,11 +80,9 @@ def trust_in_words(facts: Facts) -> str:
 def more_runs_in_words(facts: Facts) -> str:
     """Return whether more runs would help."""
     if facts.complete:
-        return (
-            "Every subset like the measured ones has been measured: only repeats with other seeds would add anything."
-        )
+        return ALL_MEASURED
     if facts.curve is None:
-        why = "Too few runs to tell" if facts.n_runs <= CURVE_RUNS else "With so many runs it is not checked"
+        why = "Too few runs to tell" if facts.n_runs <= CURVE_RUNS else "Not checked with this many runs"
         return f"{why} whether more would help."
     return facts.curve.in_words()
 
@@ -92,7 +92,7 @@ def next_in_words(facts: Facts, n: int) -> str:
     runs = f"These {n} runs" if n > 1 else "This run"
     teach = "would teach most about all subsets like the measured ones."
     if facts.curve is not None and facts.curve.per_doubling <= NEGLIGIBLE:
-        return f"More runs of this kind would add little. If you make some all the same, {runs.lower()} {teach}"
+        return f"More runs of this kind would add little. If you make some anyway, {runs.lower()} {teach}"
     return f"{runs} {teach}"
 
 
@@ -144,13 +144,14 @@ def _listed(names: Sequence[str], role: str) -> list[Phrase]:
 def subset_in_words(facts: Facts, runs: Outcomes) -> list[Phrase]:
     """Return which subset to use, what to expect of it, and how that compares with the best run."""
     places, chosen = facts.places, facts.selection.tasks
-    phrases: list[Phrase] = [("Use ", ""), (_named(facts, runs), "key")]
+    named = in_words(facts.selection.subset, runs.task_names, binary=runs.is_binary, limit=8)
+    phrases: list[Phrase] = [("Use ", ""), (named, "key")]
     if runs.is_binary and 0 < len(chosen) < runs.n_tasks:
         phrases.append((f" ({len(chosen)} of {counted(runs.n_tasks, 'task')})", ""))
     known = math.isfinite(facts.low)
     interval = f" ({LEVEL:.0%} interval {span(facts.low, facts.high, places)})" if known else ""
     phrases += [(f": expected {facts.target} ", ""), (number(facts.expected, places), "key"), (interval, "")]
-    return [*phrases, (_compared(facts), ""), (_beyond(facts, runs), "")]
+    return [*phrases, (_compared(facts), "")]
 
 
 def _compared(facts: Facts) -> str:
@@ -167,42 +168,9 @@ def _compared(facts: Facts) -> str:
     return f", worse than {measured}, which was partly chance."
 
 
-def _beyond(facts: Facts, runs: Outcomes) -> str:
-    """A warning where a mixture goes beyond the runs; empty where it does not."""
-    over = facts.selection.subset > 1.02 * runs.subsets.max(0)
-    names = [name for name, is_over in zip(runs.task_names, over, strict=True) if is_over]
-    return f" No run had as much {_with_and(names, 4)}: measure it before you rely on it." if names else ""
-
-
-def _named(facts: Facts, runs: Outcomes) -> str:
-    found = facts.selection
-    if not runs.is_binary:
-        weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
-        total = found.subset.sum()
-        return _with_and([f"{name} {weight:.3g}" for name, weight in weights if weight >= 0.005 * total], 6)
-    outside = [name for name in runs.task_names if name not in set(found.tasks)]
-    if not outside:
-        return "all tasks"
-    if len(outside) * 3 <= len(found.tasks):
-        return f"all but {_with_and(outside, 8)}"
-    return _with_and(found.tasks, 8) if found.tasks else "no task"
-
-
 def _in_short(facts: Facts, runs: Outcomes, scores: Attribution) -> str:
     """The subset in a few words: of many tasks, those that help most come first."""
-    found = facts.selection
-    if not runs.is_binary or len(found.tasks) in (0, runs.n_tasks):
-        return _named(facts, runs)
-    outside = [name for name in runs.task_names if name not in set(found.tasks)]
-    if len(outside) <= min(3, len(found.tasks)):
-        return f"all but {_with_and(outside, 3)}"
     goodness = scores.scores[:, scores.target_names.index(facts.target)] * (1 if facts.up else -1)
     order = np.argsort(-goodness, kind="stable")
-    return some_of([runs.task_names[k] for k in order if found.subset[k] > 0], 3)
-
-
-def _with_and(names: Iterable[str], limit: int) -> str:
-    listed = list(names)
-    if len(listed) > limit or len(listed) < 2:
-        return some_of(listed, limit)
-    return f"{', '.join(listed[:-1])} and {listed[-1]}"
+    names = [runs.task_names[k] for k in order]
+    return in_words(facts.selection.subset[order], names, binary=runs.is_binary, limit=3)

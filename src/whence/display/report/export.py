@@ -14,20 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from whence.display.report.packing import pack
+from whence.display.report.packing import Document, pack
 from whence.surrogates.model import Model, Part
 from whence.surrogates.protocol import Places, as_surrogate
 
-# A browser factors so many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
+# A browser factors this many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
 # process is less certain, so that the interval can only come out too wide.
 FACTORED_RUNS = 1500
-# So many runs are solved for their dual coefficients while a person does not notice.
+# Up to this many runs, solving for dual coefficients takes no noticeable time.
 SOLVED_RUNS = 400
 # What the surrogates of all targets may take of a page; targets beyond it are shown but cannot be explored.
 EXPORT_BYTES = 3 << 20
 
 
-def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
+def exported(model: Model, *, seed: int = 0) -> list[Document]:
     """Return the surrogates of a model for the browser, one for each part that can be sent there.
 
     Parameters
@@ -45,10 +45,11 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
     >>> exported(model)[0]["kind"]
     'additive'
     """
-    found, left = [], float(EXPORT_BYTES)
+    found: list[Document] = []
+    left = float(EXPORT_BYTES)
     for part in model.parts:
 
-        def packed(n: int, part: Part = part) -> dict[str, Any] | None:
+        def packed(n: int, part: Part = part) -> Document | None:
             places: Places = np.arange(n)
             own = as_surrogate(part.surrogate).export(model.outcomes.subsets, places)
             common = {"targets": part.targets[places].tolist(), "factor": part.factor[places]}
@@ -56,7 +57,8 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
 
         n_targets = len(part.targets)
         one, two = packed(1), packed(min(2, n_targets))
-        if one is None or two is None:
+        sent = {target for each in found for target in each["targets"]}
+        if one is None or two is None or not sent.issuperset(one.get("columns", ())):
             continue
         first = len(json.dumps(one))
         each = max(len(json.dumps(two)) - first, 1)
@@ -67,7 +69,7 @@ def exported(model: Model, *, seed: int = 0) -> list[dict[str, Any]]:
     return found
 
 
-def _models_once(packed: dict[str, Any]) -> dict[str, Any]:
+def _models_once(packed: Document) -> Document:
     """A packed surrogate whose models of estimates, which several of its members may share, are listed in "models"."""
     models: dict[str, int] = {}
 
@@ -81,7 +83,7 @@ def _models_once(packed: dict[str, Any]) -> dict[str, Any]:
             for key, each in value.items()
         }
 
-    found: dict[str, Any] = listed(packed)
+    found: Document = listed(packed)
     return found | {"models": [json.loads(model) for model in models]}
 
 
@@ -103,7 +105,7 @@ def _packed(plain: Any, seed: int) -> Any:
     return found
 
 
-def _solvable(plain: dict[str, Any]) -> dict[str, Any]:
+def _solvable(plain: Document) -> Document:
     """A posterior of measured outcomes without what the browser can work out from them, where they are few."""
     if "members" in plain:
         return plain | {"members": [_solvable(member) for member in plain["members"]]}
@@ -113,7 +115,7 @@ def _solvable(plain: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in plain.items() if key != "outcomes"} | {"groups": groups}
 
 
-def _weights_once(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _weights_once(parts: list[Document]) -> list[Document]:
     """Parts of a kernel, each with its weights or as a multiple ("times") of those of an earlier part ("like")."""
     found = []
     for count, part in enumerate(parts):

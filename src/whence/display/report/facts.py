@@ -12,7 +12,6 @@ from math import comb
 
 import numpy as np
 
-import whence
 from whence.answers.selection import Selection
 from whence.display.numbers import decimals
 from whence.errors import InputError
@@ -45,11 +44,10 @@ class Facts:
 
 
 def facts_of(
-    model: Model, target: int, *, ceiling: Ceiling, curve: LearningCurve | None = None, seed: int = 0
+    model: Model, target: int, found: Selection, *, ceiling: Ceiling, curve: LearningCurve | None = None
 ) -> Facts:
-    """Return what is known of one target (its column)."""
+    """Return what is known of one target (its column), and of the subset that was selected for it."""
     values = model.outcomes.values[:, target]
-    found = whence.select(model, target=model.target_names[target], seed=seed)
     std = float(found.std[target])
     everything, measured = _everything(model, target)
     return Facts(

@@ -7,6 +7,7 @@ Whatever costs a fit or a search happens here, once.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -17,6 +18,7 @@ from sklearn.base import clone
 import whence
 from whence.answers.attribution import UNCLEAR, Attribution
 from whence.answers.interactions import pair_work
+from whence.answers.rules import Rule
 from whence.display.layout import UNCLEAR as UNCLEAR_WORD
 from whence.display.layout import direction
 from whence.display.numbers import decimals
@@ -24,14 +26,16 @@ from whence.display.pages import SCORES
 from whence.display.report.answer import CURVE_RUNS, answer, next_in_words
 from whence.display.report.export import exported
 from whence.display.report.facts import Facts, facts_of
-from whence.display.report.packing import pack, pack_intervals, pack_shown
+from whence.display.report.goal import MeanOfTargets, goal_of, selection_for_goal, with_goal
+from whence.display.report.packing import Document, pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceiling
 from whence.evaluation.statistics import Floats
 from whence.outcomes import Outcomes
 from whence.outcomes.sizes import refuse_too_large
 from whence.progress import track
-from whence.surrogates.model import AVERAGE, DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
+from whence.surrogates.averaged import AVERAGE
+from whence.surrogates.model import DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.posterior import HALF_WIDTH
 from whence.surrogates.trust import trust_in_estimates
 
@@ -45,18 +49,23 @@ PAGE_BYTES = 30e6  # that the runs may take of a page
 PAIR_TARGETS = 40  # targets whose pairs are in the page
 SAME_TOTAL = 0.01  # rounded weights add up to the same within this share of it
 TRIAL_SCORES = ("lds", "residual_error", "coverage")
+SEARCHING = "Searching for the best subsets"
 METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 
 
-def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str, Any]:
+def collect(
+    model: Model, *, rule: str | Rule | None = None, weights: Mapping[str, float] | None = None, seed: int = 0
+) -> Document:
     """Return the document of a page.
 
     Parameters
     ----------
     model : Model
         With the runs it was fitted to.
-    rule : str, optional
+    rule : str or Rule, optional
         Of the attribution; "shapley" where the runs have the sizes for it, else "inclusion", and "shift" for mixtures.
+    weights : mapping from target to weight, optional
+        Of the mean that is shown beside the targets, as in `whence.select`; plain if not given.
     seed : int
         Of whatever is random: searches, splits, samples.
     """
@@ -74,18 +83,22 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DataWarning)
         model = _best_predicted(model, seed)
+        goal = goal_of(model, weights)
+        shown = model if goal is None else with_goal(model, goal)
         next(steps)
-        scores = _attributed(model, rule, seed)
+        scores = _attributed(shown, rule, seed)
         next(steps)
-        pairs = _pairs(model, seed)
+        pairs = _pairs(shown, seed)
         next(steps)
-        ceiling, curve = noise_ceiling(model.outcomes, seed=seed), _curve(model, seed)
+        ceiling, curve = noise_ceiling(shown.outcomes, seed=seed), _curve(model, seed)
         next(steps)
-        known = _facts(model, ceiling, curve, seed)
+        found = [whence.select(model, target=name, seed=seed) for name in track(model.target_names, SEARCHING)]
+        found += [] if goal is None else [selection_for_goal(model, shown, weights, seed)]
+        known = [facts_of(shown, t, each, ceiling=ceiling, curve=curve) for t, each in enumerate(found)]
         next(steps)
-        to_measure = _next(model, known[0], seed)
+        to_measure = _next(model, shown, known[0], seed)
         next(steps)
-        surrogates = exported(model, seed=seed)
+        surrogates = exported(shown, seed=seed)
         next(steps)
         next(steps, None)
     told = []
@@ -95,11 +108,11 @@ def collect(model: Model, *, rule: str | None = None, seed: int = 0) -> dict[str
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return {
-        "runs": _runs(model),
+        "runs": _runs(model) | {"values": pack(shown.outcomes.values.T)},
         "targets": [_target(facts, model.outcomes, scores) for facts in known],
         "attribution": _attribution(scores),
         "pairs": pairs,
-        "trust": _trust(model, known, ceiling, curve),
+        "trust": _trust(shown, known, ceiling, curve) | {"estimates": trust_in_estimates(model) if model.rungs else ""},
         "next": to_measure,
         "surrogates": surrogates,
         "concerns": list(dict.fromkeys([*model.outcomes.concerns(), *told])),
@@ -132,7 +145,7 @@ def _best_predicted(model: Model, seed: int) -> Model:
     return whence.fit(runs.targets([runs.target_names[t] for t in best]), surrogate=surrogate, seed=seed)
 
 
-def _runs(model: Model) -> dict[str, Any]:
+def _runs(model: Model) -> Document:
     runs = model.outcomes
     return {
         "version": whence.__version__,
@@ -143,7 +156,6 @@ def _runs(model: Model) -> dict[str, Any]:
         "total": _total(runs),
         "tasks": list(runs.task_names),
         "subsets": pack(runs.subsets, "bits" if runs.is_binary else "f64"),
-        "values": pack(runs.values.T),
     }
 
 
@@ -163,7 +175,7 @@ def _estimates(model: Model) -> list[str]:
 # ---- what tasks and pairs do -----------------------------------------------------------------------------
 
 
-def _attribution(scores: Attribution) -> dict[str, Any]:
+def _attribution(scores: Attribution) -> Document:
     n_targets = len(scores.target_names)
     return {
         "heading": scores.rule.heading,
@@ -175,7 +187,7 @@ def _attribution(scores: Attribution) -> dict[str, Any]:
     }
 
 
-def _attributed(model: Model, rule: str | None, seed: int) -> Attribution:
+def _attributed(model: Model, rule: str | Rule | None, seed: int) -> Attribution:
     if rule is not None or not model.outcomes.is_binary:
         return whence.attribute(model, rule or "shift", seed=seed)
     with warnings.catch_warnings():
@@ -187,7 +199,7 @@ def _attributed(model: Model, rule: str | None, seed: int) -> Attribution:
     return whence.attribute(model, "inclusion", seed=seed)
 
 
-def _effects(scores: Attribution) -> dict[str, Any]:
+def _effects(scores: Attribution) -> Document:
     """Scores, intervals and verdicts of all tasks; targets first."""
     low, high = scores.interval()
     arrays = {"score": scores.scores, "low": low, "high": high}
@@ -204,13 +216,13 @@ def _places(scores: Floats, std: Floats) -> int:
     return decimals(std if np.isfinite(std).any() else scores)
 
 
-def _pairs(model: Model, seed: int) -> dict[str, Any]:
+def _pairs(model: Model, seed: int) -> Document:
     runs = model.outcomes
     if runs.n_tasks < 2:
         return {"reason": "With a single task there are no pairs."}
     if runs.n_tasks**2 * pair_work(model) > PAIR_WORK:
         return {
-            "reason": "All pairs of so many tasks would take long to compute. "
+            "reason": "All pairs of this many tasks would take long to compute. "
             "Ask for one target at a time: whence interactions FILE --outcome NAME."
         }
     pairs = whence.interactions(model, seed=seed)
@@ -223,7 +235,7 @@ def _pairs(model: Model, seed: int) -> dict[str, Any]:
     }
 
 
-def _pairs_of_targets(pairs: Attribution) -> list[dict[str, Any]]:
+def _pairs_of_targets(pairs: Attribution) -> list[Document]:
     """For each target, scores and intervals of pairs with the decimals they are shown with."""
     (low, high), codes = pairs.interval(), _codes(pairs)
     found = []
@@ -268,28 +280,24 @@ def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[Any, An
 # ---- targets, trust, what next ---------------------------------------------------------------------------
 
 
-def _facts(model: Model, ceiling: Ceiling, curve: LearningCurve | None, seed: int) -> list[Facts]:
-    targets = track(range(len(model.target_names)), "Searching for the best subsets")
-    return [facts_of(model, t, ceiling=ceiling, curve=curve, seed=seed) for t in targets]
-
-
-def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> dict[str, Any]:
+def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> Document:
     return {
         "name": facts.target,
         "up": facts.up,
         "direction": direction(facts.up),
+        "measured": facts.target in runs.target_names,
         "answer": answer(facts, runs, scores),
     }
 
 
-def _held_out(model: Model, known: list[Facts]) -> list[dict[str, Any]]:
+def _held_out(model: Model, known: list[Facts]) -> list[Document]:
     """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
     predicted, std = model.held_out()
     found = []
     for t, facts in enumerate(known):
         runs = np.flatnonzero(np.isfinite(predicted[:, t]))
         mean, spread = predicted[runs, t], std[runs, t]
-        off = np.abs(model.outcomes.values[runs, t] - mean) / spread
+        off = np.abs(model.outcomes.values[runs, t] - mean) / np.maximum(spread, 1e-300)
         found.append(
             {
                 "runs": pack(runs, "u32"),
@@ -302,27 +310,21 @@ def _held_out(model: Model, known: list[Facts]) -> list[dict[str, Any]]:
     return found
 
 
-def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCurve | None) -> dict[str, Any]:
+def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCurve | None) -> Document:
     return {
         "held_out": _held_out(model, known),
-        "estimates": trust_in_estimates(model) if model.rungs else "",
         "methods": _methods(model),
         "legend": SCORES,
-        "ceiling": {
-            "value": ceiling.per_target,
-            "low": ceiling.low,
-            "high": ceiling.high,
-            "reason": ceiling.reason,
-        },
+        "ceiling": {"value": ceiling.per_target, "low": ceiling.low, "high": ceiling.high, "reason": ceiling.reason},
         "curve": None
         if curve is None
         else {"sizes": curve.sizes, "mean": curve.mean, "low": curve.lds.min(axis=1), "high": curve.lds.max(axis=1)},
     }
 
 
-def _methods(model: Model) -> list[dict[str, Any]]:
+def _methods(model: Model) -> list[Document]:
     """Every surrogate tried, its weight and cross-validated scores per target; what is used first, then the best."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Document] = {}
     for part in model.parts:
         for trial in part.trials:
             shown = METHODS.get(trial.name, trial.name)
@@ -346,7 +348,8 @@ def _methods(model: Model) -> list[dict[str, Any]]:
 
 def _weight(part: Part, name: str) -> Floats | float:
     """Weight of a surrogate for the targets of a part, 0 where it was left out; NaN of what has none to be given."""
-    return np.nan if name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) else part.weights.get(name, 0.0)
+    without = name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) or isinstance(part.surrogate, MeanOfTargets)
+    return np.nan if without else part.weights.get(name, 0.0)
 
 
 def _curve(model: Model, seed: int) -> LearningCurve | None:
@@ -356,7 +359,7 @@ def _curve(model: Model, seed: int) -> LearningCurve | None:
     surrogate = max(model.parts, key=lambda part: len(part.targets)).surrogate
 
     def method(train: Outcomes) -> Model:
-        return whence.fit(train, surrogate=clone(surrogate), n_folds=None)
+        return whence.fit(train, surrogate=clone(surrogate), n_folds=None).unseen()
 
     try:
         # Of parts of the runs, when all of them have been spoken of.
@@ -367,7 +370,7 @@ def _curve(model: Model, seed: int) -> LearningCurve | None:
         return None
 
 
-def _next(model: Model, facts: Facts, seed: int) -> dict[str, Any]:
+def _next(model: Model, shown: Model, facts: Facts, seed: int) -> Document:
     """Runs worth making, as a table and as a file of runs to fill in."""
     reason = ""
     for n in (SUGGESTIONS, 5, 2, 1):
@@ -382,12 +385,12 @@ def _next(model: Model, facts: Facts, seed: int) -> dict[str, Any]:
             file = Path(folder) / "next.csv"
             Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(file)
             text = file.read_text(encoding="utf-8")
+        predicted, std = shown.predict_quietly(found.subsets, return_std=True)
         return {
             "words": next_in_words(facts, n),
             "subsets": pack(found.subsets, "bits" if runs.is_binary else "f64"),
-            "predicted": pack(found.predicted.T, "f32"),
-            "std": pack(found.std.T, "f32"),
+            "predicted": pack(predicted.T, "f32"),
+            "std": pack(std.T, "f32"),
             "csv": text,
         }
-    left = "Every subset like the measured ones has been measured." if "are left to measure" in reason else reason
-    return {"reason": left}
+    return {"reason": reason}

@@ -17,6 +17,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, NamedTuple
 
+from whence.answers.rules import Rule
 from whence.display.report.findings import collect
 from whence.display.report.packing import deflated, deflated_text
 from whence.errors import InputError, counted, safe_text
@@ -40,7 +41,14 @@ SCRIPTS = (
 )
 
 
-def report(model: Model, path: str | os.PathLike[str], *, rule: str | None = None, seed: int = 0) -> None:
+def report(
+    model: Model,
+    path: str | os.PathLike[str],
+    *,
+    rule: str | Rule | None = None,
+    weights: Mapping[str, float] | None = None,
+    seed: int = 0,
+) -> None:
     """Write one self-contained HTML file with every answer of a model.
 
     Parameters
@@ -49,8 +57,10 @@ def report(model: Model, path: str | os.PathLike[str], *, rule: str | None = Non
         From `whence.fit`.
     path : path
         The file to write, usually ending in .html.
-    rule : str, optional
+    rule : str or Rule, optional
         Of the attribution, as in `whence.attribute`; chosen by what the runs allow if not given.
+    weights : mapping from target to weight, optional
+        Of the mean of targets in the page's menu, as in `whence.select`; the plain mean if not given.
     seed : int
         Same seed, same page.
 
@@ -65,7 +75,7 @@ def report(model: Model, path: str | os.PathLike[str], *, rule: str | None = Non
     True
     """
     check_place(path)
-    write_page(collect(model, rule=rule, seed=seed), path)
+    write_page(collect(model, rule=rule, weights=weights, seed=seed), path)
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
@@ -96,7 +106,8 @@ def page(document: Mapping[str, Any], insert: Insert = Insert()) -> str:  # noqa
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
-    whose = targets[0]["name"] if len(targets) == 1 else counted(len(targets), "target")
+    n_measured = sum(target["measured"] for target in targets)
+    whose = targets[0]["name"] if n_measured == 1 else counted(n_measured, "target")
     loader, scripts = _lean(_asset("load.js")), "".join(_lean(_asset(name)) for name in SCRIPTS)
     allowed = f"{_digest(loader)} {_digest(scripts)}"
     first = targets[0]["answer"]

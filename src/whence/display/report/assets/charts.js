@@ -86,8 +86,10 @@ function grid({ rows, columns, cell, label, width, largest, smallest = 11, squar
   const letters = font(Math.min(size, high + 4));
   const slant = 0.67 * size >= letters ? 42 : 90; // upright where slanted names would touch
   const head = 10 + letters + longest(columns, letters) * Math.sin((slant * Math.PI) / 180);
-  const lean = textWidth(columns.at(-1), letters) * Math.cos((slant * Math.PI) / 180);
-  const total = margin + columns.length * size + Math.max(12, lean + 6 - size / 2);
+  // How far slanted names reach beyond the last column.
+  const ends = columns.map((name, c) => textWidth(name, letters) * Math.cos((slant * Math.PI) / 180) + (c + 0.5) * size);
+  const lean = Math.max(...ends) - (columns.length - 0.5) * size;
+  const total = margin + columns.length * size + Math.max(12, lean + 10 - size / 2);
   const parts = [];
   const style = `font-size: ${letters}px`;
   columns.forEach((name, c) => {

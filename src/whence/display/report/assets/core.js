@@ -86,6 +86,42 @@ const present = (children) => children.flat(Infinity).filter((child) => child !=
 // A name that may be broken after a separator, and inside a word only where there is no other way.
 const named = (name) => name.split(/(?<=[_\-/.:,])(?=[^\s])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
 
+// A weight with three digits, but no more than three decimals where they show it.
+const weightText = (weight) => Number(weight >= 0.0005 && weight < 0.1 ? weight.toFixed(3) : weight.toPrecision(3));
+
+// A list of names, broken between them rather than inside.
+const listed = (text) =>
+  text.split(/(?<=,) (?! )|(?= and \d+ more$)/).flatMap((part) => [el("span", { class: "whole" }, named(part.trim())), " "]);
+
+const button = (attributes, onclick, ...children) => el("button", { type: "button", ...attributes, onclick }, ...children);
+
+const link = (onclick, ...children) => button({ class: "link" }, onclick, ...children);
+
+// A table that scrolls: columns as [heading, class], without headings where there are none; rows as lists of cells.
+function tableOf({ id, caption, columns, rows, chosen = -1 }) {
+  const cell = (content, i) =>
+    content instanceof HTMLTableCellElement ? content : el("td", { class: columns[i][1] }, content);
+  const heads = columns.map(([text, cls]) => el("th", { scope: "col", class: cls }, text));
+  return el(
+    "div",
+    { class: "scroll" },
+    el(
+      "table",
+      { id },
+      caption ? el("caption", { class: "unseen" }, caption) : null,
+      columns.some(([text]) => text) ? el("thead", {}, el("tr", {}, heads)) : null,
+      el(
+        "tbody",
+        {},
+        rows.map((row, r) => el("tr", { class: r === chosen ? "chosen" : null }, row.map(cell))),
+      ),
+    ),
+  );
+}
+
+const verdictCell = (words, { verdict }) =>
+  el("td", { class: `verdict ${WORD_CLASSES[verdict]}` }, words[verdict]);
+
 const byId = (id) => document.getElementById(id);
 
 function put(node, ...children) {
@@ -97,7 +133,7 @@ const fill = (id, ...children) => put(byId(id), ...children);
 // Let the browser paint and listen, whenever work has gone on for longer than a person would notice.
 let rested = 0;
 
-async function breathe() {
+async function pause() {
   if (performance.now() - rested < 30) return;
   await new Promise((resolve) => setTimeout(resolve, 0));
   rested = performance.now();

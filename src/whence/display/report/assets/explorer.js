@@ -88,6 +88,8 @@ class Explorer {
 
   buildList() {
     const { report, state } = this;
+    const longest = Math.max(...report.tasks.map((task) => textWidth(task, 15)));
+    this.list.style.setProperty("--chip", `${Math.round(longest + 110)}px`); // with its box and its number
     this.inputs = new Array(report.K);
     this.deltas = new Array(report.K);
     this.rows = report.ranking(state.target).map((k) => {

@@ -14,62 +14,32 @@ function showNext(report, state, actions) {
   const std = unpack(next.std);
   byId("next-intro").textContent =
     `${next.words} The file has a column for each task and empty columns for the outcomes, to fill in.`;
-  const table = el(
-    "table",
-    { id: "next-table" },
-    el(
-      "thead",
-      {},
-      el(
-        "tr",
-        {},
-        ["", "subset", "tasks", `predicted ${name}`, "90% interval"].map((text, i) =>
-          el("th", { scope: "col", class: ["wide", "names", "num wide", "num", "num wide"][i] }, text),
-        ),
-      ),
-    ),
-    el(
-      "tbody",
-      {},
-      Array.from({ length: n }, (_, i) => {
-        const subset = Float64Array.from(rowOf(rows, next.subsets.shape, i));
-        const at = state.target * n + i;
-        return el(
-          "tr",
-          {},
-          el("td", { class: "dim wide" }, String(i + 1)),
-          el(
-            "td",
-            { class: "names" },
-            el(
-              "button",
-              { type: "button", class: "link", onclick: () => actions.explore(subset) },
-              report.subsetName(subset, 10),
-            ),
-          ),
-          el("td", { class: "num wide" }, String(subset.filter((w) => w > 0).length)),
-          el("td", { class: "num" }, number(middle[at], answer.places)),
-          el(
-            "td",
-            { class: "num wide" },
-            span(middle[at] - NORMAL_90 * std[at], middle[at] + NORMAL_90 * std[at], answer.places),
-          ),
-        );
-      }),
-    ),
-  );
+  const columns = [
+    ["", "dim wide"],
+    ["subset", "names"],
+    ["tasks", "num wide"],
+    [`predicted ${name}`, "num"],
+    ["90% interval", "num wide"],
+  ];
+  const cells = Array.from({ length: n }, (_, i) => {
+    const subset = Float64Array.from(rowOf(rows, next.subsets.shape, i));
+    const at = state.target * n + i;
+    return [
+      String(i + 1),
+      link(() => actions.explore(subset), report.subsetName(subset, 10)),
+      String(subset.filter((w) => w > 0).length),
+      number(middle[at], answer.places),
+      span(middle[at] - NORMAL_90 * std[at], middle[at] + NORMAL_90 * std[at], answer.places),
+    ];
+  });
   fill(
     "suggestions",
-    el("div", { class: "scroll" }, table),
+    tableOf({ id: "next-table", columns, rows: cells }),
     el(
       "p",
       { class: "tools more" },
-      el("button", { type: "button", id: "copy-csv", onclick: () => copyCsv(report, next.csv) }, "Copy as CSV"),
-      el(
-        "button",
-        { type: "button", id: "download-csv", onclick: () => download("next.csv", next.csv) },
-        "Download next.csv",
-      ),
+      button({ id: "copy-csv" }, () => copyCsv(report, next.csv), "Copy as CSV"),
+      button({ id: "download-csv" }, () => download("next.csv", next.csv), "Download next.csv"),
     ),
   );
 }

@@ -1,6 +1,6 @@
 // The page: one state (target, subset, how the table is sorted), kept in the address, and the sections that show it.
 
-const MOST_TARGETS = 25; // rows of the summary before somebody asks for all
+const MOST_TARGETS = 25; // rows of the summary before "Show all"
 
 class Page {
   constructor(doc) {
@@ -190,64 +190,38 @@ function showSummary(report, state, actions) {
   holder.hidden = report.T < 2;
   if (holder.hidden) return;
   const shown = state.allTargets ? report.targets : report.targets.slice(0, MOST_TARGETS);
-  const classes = ["names", "names", "num", "num wide", "num wide", "num wide", "verdict"];
-  const cells = ["target", "use", "expected", "90% interval", "best run", "rank corr.", "trust"];
-  const row = ({ name, answer }, t) => {
-    const { places, expected } = answer;
-    const values = [
-      el("button", { type: "button", class: "link", onclick: () => actions.retarget(t) }, named(name)),
-      named(answer.use),
-      number(expected.mean, places),
-      span(expected.low, expected.high, places),
-      number(answer.best_run, places),
-      number(answer.correlation),
-      answer.level,
-    ];
-    return el(
-      "tr",
-      { class: t === state.target ? "chosen" : null },
-      values.map((value, i) => el("td", { class: classes[i] }, value)),
-    );
+  const showAll = () => {
+    state.allTargets = true;
+    showSummary(report, state, actions);
   };
   put(
     holder,
     el("h3", {}, "The answer for each target"),
-    el(
-      "div",
-      { class: "scroll" },
-      el(
-        "table",
-        { id: "summary-table" },
-        el("caption", { class: "unseen" }, "The subset to use for each target"),
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            cells.map((text, i) => el("th", { scope: "col", class: classes[i] }, text)),
-          ),
-        ),
-        el("tbody", {}, shown.map(row)),
-      ),
-    ),
+    tableOf({
+      id: "summary-table",
+      caption: "The subset to use for each target",
+      columns: [
+        ["target", "names"],
+        ["use", "names"],
+        ["expected", "num"],
+        ["90% interval", "num wide"],
+        ["best run", "num wide"],
+        ["rank corr.", "num wide"],
+        ["trust", "verdict"],
+      ],
+      rows: shown.map(({ name, answer: { places, expected, ...answer } }, t) => [
+        link(() => actions.retarget(t), named(name)),
+        listed(answer.use),
+        number(expected.mean, places),
+        span(expected.low, expected.high, places),
+        number(answer.best_run, places),
+        number(answer.correlation),
+        answer.level,
+      ]),
+      chosen: state.target,
+    }),
     shown.length < report.T
-      ? el(
-          "p",
-          { class: "more" },
-          el(
-            "button",
-            {
-              type: "button",
-              id: "all-targets",
-              onclick: () => {
-                state.allTargets = true;
-                showSummary(report, state, actions);
-              },
-            },
-            `Show all ${report.T} targets`,
-          ),
-        )
+      ? el("p", { class: "more" }, button({ id: "all-targets" }, showAll, `Show all ${report.T} targets`))
       : null,
   );
 }

@@ -165,42 +165,21 @@ function network(report, found, sign, actions) {
 
 function strongest(report, found, actions) {
   const rows = [...found.list].sort((p, q) => Math.abs(q.score) - Math.abs(p.score)).slice(0, MOST_PAIRS);
-  return el(
-    "div",
-    { class: "scroll" },
-    el(
-      "table",
-      { id: "pair-table" },
-      el("caption", { class: "unseen" }, "The strongest pairs"),
-      el(
-        "thead",
-        {},
-        el(
-          "tr",
-          {},
-          ["pair", "score", "90% interval", "verdict"].map((text, i) =>
-            el("th", { scope: "col", class: ["names", "num", "num wide", "verdict"][i] }, text),
-          ),
-        ),
-      ),
-      el(
-        "tbody",
-        {},
-        rows.map((p) =>
-          el(
-            "tr",
-            {},
-            el("td", { class: "names" }, task(p.a), " + ", task(p.b)),
-            el("td", { class: "num" }, number(p.score, found.places, true)),
-            el("td", { class: "num wide" }, span(p.low, p.high, found.places, true)),
-            el("td", { class: `verdict ${WORD_CLASSES[p.verdict]}` }, found.words[p.verdict]),
-          ),
-        ),
-      ),
-    ),
-  );
-
-  function task(k) {
-    return el("button", { type: "button", class: "link", onclick: () => actions.openProfile(k) }, named(report.tasks[k]));
-  }
+  const task = (k) => link(() => actions.openProfile(k), named(report.tasks[k]));
+  return tableOf({
+    id: "pair-table",
+    caption: "The strongest pairs",
+    columns: [
+      ["pair", "names"],
+      ["score", "num"],
+      ["90% interval", "num wide"],
+      ["verdict", "verdict"],
+    ],
+    rows: rows.map((p) => [
+      [task(p.a), " + ", task(p.b)],
+      number(p.score, found.places, true),
+      span(p.low, p.high, found.places, true),
+      verdictCell(found.words, p),
+    ]),
+  });
 }

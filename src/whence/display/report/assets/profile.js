@@ -9,13 +9,17 @@ function showProfile(report, state, task, partners, actions) {
   const name = report.tasks[task];
   const close = () => dialog.close();
   const inside = state.subset[task] > 0;
+  const toggle = () => {
+    actions.toggle(task, !inside);
+    close();
+  };
   put(
     dialog,
     el(
       "header",
       {},
       el("h2", { id: "profile-title" }, name),
-      el("button", { type: "button", class: "quiet", id: "profile-close", "aria-label": "Close", onclick: close }, "✕"),
+      button({ class: "quiet", id: "profile-close", "aria-label": "Close" }, close, "✕"),
     ),
     el(
       "p",
@@ -28,22 +32,7 @@ function showProfile(report, state, task, partners, actions) {
     partners ? partnersOf(report, task, partners, actions) : null,
     report.T > 1 ? onTargets(report, task) : null,
     report.binary
-      ? el(
-          "p",
-          {},
-          el(
-            "button",
-            {
-              type: "button",
-              id: "profile-toggle",
-              onclick: () => {
-                actions.toggle(task, !inside);
-                close();
-              },
-            },
-            inside ? "Take it out in the explorer" : "Put it in in the explorer",
-          ),
-        )
+      ? el("p", {}, button({ id: "profile-toggle" }, toggle, `${inside ? "Take it out" : "Put it in"} in the explorer`))
       : null,
   );
   if (!dialog.open) dialog.showModal();
@@ -115,7 +104,7 @@ function byWeight(report, target, task) {
           r: 3,
           class: "u",
           opacity: 0.6,
-          "data-tip": `run ${i + 1}: weight ${Number(weights[i].toPrecision(3))}, ${number(value, places)}`,
+          "data-tip": `run ${i + 1}: weight ${weightText(weights[i])}, ${number(value, places)}`,
         }),
       ),
   );
@@ -133,47 +122,25 @@ function partnersOf(report, task, pairs, actions) {
     .sort((p, q) => Math.abs(q.score) - Math.abs(p.score));
   const rows = own.slice(0, 6).map((p) => {
     const other = p.a === task ? p.b : p.a;
-    return el(
-      "tr",
-      {},
-      el(
-        "td",
-        {},
-        el("button", { type: "button", class: "link", onclick: () => actions.openProfile(other) }, named(report.tasks[other])),
-      ),
-      el("td", { class: "num" }, number(p.score, pairs.places, true)),
-      el("td", { class: "num" }, span(p.low, p.high, pairs.places, true)),
-      el("td", { class: `verdict ${WORD_CLASSES[p.verdict]}` }, pairs.words[p.verdict]),
-    );
+    return [
+      link(() => actions.openProfile(other), named(report.tasks[other])),
+      number(p.score, pairs.places, true),
+      span(p.low, p.high, pairs.places, true),
+      verdictCell(pairs.words, p),
+    ];
   });
-  return [el("h3", {}, "Strongest partners"), el("div", { class: "scroll" }, el("table", {}, el("tbody", {}, rows)))];
+  return [el("h3", {}, "Strongest partners"), tableOf({ columns: [[], [null, "num"], [null, "num"], []], rows })];
 }
 
 function onTargets(report, task) {
-  const rows = report.targets.map(({ name }, t) => ({ name, t, ...report.effect(task, t) })).slice(0, 12);
+  const rows = report.targets.slice(0, 12).map(({ name }, t) => {
+    const e = report.effect(task, t);
+    const score = number(e.score, report.scorePlaces(t), true);
+    return [named(name), score, verdictCell(report.doc.attribution.words, e)];
+  });
   return [
     el("h3", {}, "On each target"),
-    el(
-      "div",
-      { class: "scroll" },
-      el(
-        "table",
-        {},
-        el(
-          "tbody",
-          {},
-          rows.map((e) =>
-            el(
-              "tr",
-              {},
-              el("td", {}, named(e.name)),
-              el("td", { class: "num" }, number(e.score, report.scorePlaces(e.t), true)),
-              el("td", { class: `verdict ${WORD_CLASSES[e.verdict]}` }, report.doc.attribution.words[e.verdict]),
-            ),
-          ),
-        ),
-      ),
-    ),
+    tableOf({ columns: [[], [null, "num"], []], rows }),
     report.T > 12 ? el("p", { class: "note" }, `and ${report.T - 12} more targets`) : null,
   ];
 }

@@ -120,7 +120,7 @@ class Report {
     if (!this.binary) {
       const heaviest = [...this.tasks.keys()].filter((k) => subset[k] > 0).sort((a, b) => subset[b] - subset[a]);
       return someOf(
-        heaviest.map((k) => `${this.tasks[k]} ${Number(subset[k].toPrecision(3))}`),
+        heaviest.map((k) => `${this.tasks[k]} ${weightText(subset[k])}`),
         Math.min(limit, 8),
       );
     }

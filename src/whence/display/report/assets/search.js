@@ -88,7 +88,7 @@ async function changed(surrogate, start, tasks, count, inside, goodness, stopped
     if (stopped()) return null;
     const next = oneAway(surrogate, position, tasks, inside, goodness).slice(0, Math.min(step, left));
     for (const { k } of next) position = surrogate.moved(position, k, inside ? 0 : 1);
-    await breathe();
+    await pause();
   }
   return position;
 }
@@ -107,7 +107,7 @@ async function swapped(surrogate, start, tasks, goodness, stopped) {
         const reached = goodness(next);
         if (best === null || reached > best.value) best = { value: reached, position: next };
       }
-      await breathe();
+      await pause();
       if (stopped()) return null;
     }
     if (best === null || best.value <= value + 1e-12 * Math.abs(value)) return surrogate.at(position.subset);

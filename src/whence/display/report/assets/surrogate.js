@@ -77,15 +77,15 @@ class Spectral {
     const spectrum = unpack(doc.spectrum);
     const penalties = unpack(doc.penalties);
     const [shares, spread] = [doc.shares, doc.spread].map((one) => rowOf(unpack(one), one.shape, place));
-    const own = unpack(doc.penalty)[place];
     this.unit = doc.unit.shape.length > 1 ? columnsOf(doc.unit) : unpack(doc.unit);
     this.combined = doc.unit.shape.length > 1;
-    const along = Array.from(rowOf(unpack(doc.along), doc.along.shape, place));
+    const gradient = Array.from(rowOf(unpack(doc.gradient), doc.gradient.shape, place));
+    const mean = spectrum.map((s) => penalties.reduce((sum, penalty, a) => sum + shares[a] / (s + penalty), 0));
     this.per = spectrum.map((s) => penalties.reduce((sum, penalty, a) => sum + spread[a] / (s + penalty), 0));
     this.rest = unpack(doc.rest)[place]; // of what the runs say nothing about
     this.moves = Array.from(penalties, (penalty, a) => ({
       share: penalties.length > 1 ? shares[a] : 0,
-      by: along.map((c, r) => c * ((spectrum[r] + own) / (spectrum[r] + penalty) - 1)),
+      by: gradient.map((g, r) => g * (1 / (spectrum[r] + penalty) - mean[r])),
     })).filter(({ share }) => share > 0);
   }
 
@@ -244,7 +244,7 @@ class Posterior {
 
   async factorise() {
     if (this.ready) return;
-    for (const _ of this.rowsOfFactor()) await breathe();
+    for (const _ of this.rowsOfFactor()) await pause();
     this.ready = true;
   }
 
@@ -409,6 +409,67 @@ class AveragedSurrogate extends Composite {
       0,
     );
     return Math.sqrt(second) * this.factor;
+  }
+}
+
+// A weighted sum of targets, as if all erred together (goal.py).
+class MeanOfTargets extends Composite {
+  constructor(doc, place, source) {
+    const members = doc.columns.map(source.target);
+    super(doc, place, members);
+    this.members = members;
+    this.coef = unpack(doc.coef);
+    this.offset = doc.offset;
+  }
+
+  mean(position) {
+    return this.members.reduce((sum, member, i) => sum + this.coef[i] * said(member, "mean", position), this.offset);
+  }
+
+  std(position) {
+    const add = (sum, member, i) => sum + Math.abs(this.coef[i]) * said(member, "std", position);
+    return this.members.reduce(add, 0) * this.factor;
+  }
+}
+
+// Components that all targets are made of, in normal scores (components.py).
+class ComponentsSurrogate extends Composite {
+  constructor(doc, place, source) {
+    const loadings = rowOf(unpack(doc.loadings), doc.loadings.shape, place);
+    const components = Array.from(loadings, (_, c) => madeOf(doc.components, c, source));
+    super(doc, place, components);
+    this.loadings = loadings;
+    this.components = components;
+    [this.middle, this.rest, this.slope] = [doc.level, doc.rest, doc.slope].map((one) => unpack(one)[place]);
+    this.ranks = RankScale.of(doc.scale, place);
+  }
+
+  score(position) {
+    return this.components.reduce(
+      (sum, component, c) => sum + this.loadings[c] * said(component, "mean", position),
+      this.middle,
+    );
+  }
+
+  spread(position, kind, rest) {
+    return Math.sqrt(
+      this.components.reduce(
+        (sum, component, c) => sum + (this.loadings[c] * said(component, kind, position)) ** 2,
+        rest ** 2,
+      ),
+    );
+  }
+
+  mean(position) {
+    return this.ranks.outcome(this.score(position));
+  }
+
+  std(position) {
+    return this.ranks.outcomeStd(this.score(position), this.spread(position, "std", this.rest)) * this.factor;
+  }
+
+  uncertainty(position) {
+    return this.spread(position, "uncertainty", 0) * Math.abs(this.slope) * this.factor;
   }
 }
 
@@ -603,7 +664,8 @@ function surrogateOf(docs, target, runs) {
   };
   const subset = (row) => runs.subset(row);
   const outcome = (row) => mean(runs.measured(runs.subset(row), target));
-  return madeOf(doc, doc.targets.indexOf(target), { subset, outcome, estimates });
+  const other = (column) => surrogateOf(docs, column, runs);
+  return madeOf(doc, doc.targets.indexOf(target), { subset, outcome, estimates, target: other });
 }
 
 function modelOf({ subsets, surrogates }, place, tasks) {
@@ -618,6 +680,8 @@ const KINDS = {
   posterior: Posterior,
   ranks: RankPosterior,
   averaged: AveragedSurrogate,
+  mean: MeanOfTargets,
+  components: ComponentsSurrogate,
   fused: FusedSurrogate,
   "fused on ranks": RankFusedSurrogate,
 };

@@ -1,6 +1,6 @@
 // What each task does: bars with intervals, sorted and searched.
 
-const MOST_BARS = 40; // rows shown before somebody asks for all
+const MOST_BARS = 40; // rows shown before "Show all"
 
 function showTasks(report, state, openProfile) {
   const { target } = state;
@@ -59,12 +59,12 @@ function showTasks(report, state, openProfile) {
       el(
         "td",
         { class: "name" },
-        el("button", { type: "button", class: "link", onclick: () => openProfile(e.k) }, named(report.tasks[e.k])),
+        link(() => openProfile(e.k), named(report.tasks[e.k])),
       ),
       el("td", { class: "bar-cell", "data-tip": tip }, bar(e, percent)),
       el("td", { class: "num" }, number(e.score, places, true)),
       el("td", { class: "num wide" }, span(e.low, e.high, places, true)),
-      el("td", { class: `verdict ${WORD_CLASSES[e.verdict]}` }, word),
+      verdictCell(attribution.words, e),
     );
   });
   fill(

@@ -166,7 +166,7 @@ function curve(report, words) {
   if (known.length < 2) return said;
   const width = Math.min(520, widthOf(byId("curve")));
   const height = 190;
-  const ceilings = report.doc.trust.ceiling.value.filter(finite);
+  const ceilings = report.doc.trust.ceiling.value.filter((value, t) => finite(value) && report.targets[t].measured);
   const ceiling = ceilings.length ? mean(ceilings) : NaN;
   const [y0, y1] = extent([...known.flatMap((i) => [low[i], high[i]]), finite(ceiling) ? ceiling : low[known[0]]], 0.1);
   const x = scale(0, Math.max(...sizes) * 1.06, 46, width - 12);
@@ -215,48 +215,16 @@ function worst(report, state, held, actions) {
   if (!strange.length) return [];
   return [
     el("h3", {}, "Runs that fit worst"),
-    el(
-      "div",
-      { class: "scroll" },
-      el(
-        "table",
-        {},
-        el(
-          "thead",
-          {},
-          el(
-            "tr",
-            {},
-            ["run", "measured", "predicted", "stds off", "subset"].map((text, i) =>
-              el("th", { scope: "col", class: i > 0 && i < 4 ? "num" : null }, text),
-            ),
-          ),
-        ),
-        el(
-          "tbody",
-          {},
-          strange.map((one) =>
-            el(
-              "tr",
-              {},
-              el("td", {}, String(one.run + 1)),
-              el("td", { class: "num" }, number(one.measured, places)),
-              el("td", { class: "num" }, number(one.predicted, places)),
-              el("td", { class: "num" }, number(one.off, 1)),
-              el(
-                "td",
-                { class: "names" },
-                el(
-                  "button",
-                  { type: "button", class: "link", onclick: () => actions.explore(report.subset(one.run)) },
-                  report.subsetName(report.subset(one.run), 4),
-                ),
-              ),
-            ),
-          ),
-        ),
-      ),
-    ),
+    tableOf({
+      columns: [["run"], ["measured", "num"], ["predicted", "num"], ["stds off", "num"], ["subset", "names"]],
+      rows: strange.map((one) => [
+        String(one.run + 1),
+        number(one.measured, places),
+        number(one.predicted, places),
+        number(one.off, 1),
+        link(() => actions.explore(report.subset(one.run)), report.subsetName(report.subset(one.run), 4)),
+      ]),
+    }),
     el(
       "p",
       { class: "note" },
