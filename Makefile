@@ -3,11 +3,12 @@
 # make fast   those that are not slow
 # make check  lint, types, tests
 # make docs   build the documentation into build/site
+# make paper  make the tables and figures of the paper again from recorded runs, and docs/results/paper.md
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fast check docs bench clean
+.PHONY: demo test fast check docs bench paper clean
 
 $(VENV)/core: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -43,6 +44,9 @@ bench: $(VENV)/bench
 	$(BIN)/python benchmarks/measure.py
 	$(BIN)/python benchmarks/retraining.py
 	$(BIN)/python benchmarks/gradex_speed.py
+
+paper: $(VENV)/bench
+	$(BIN)/python experiments/paper
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

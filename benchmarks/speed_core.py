@@ -426,7 +426,7 @@ def targets(quick: bool) -> str:
 
 def end_to_end(quick: bool) -> str:
     """``whence.fit`` with its cross-validated choice, as a user calls it."""
-    cases = [(60, 8, 1)] if quick else [(200, 12, 1), (200, 12, 30), (1000, 50, 1)]
+    cases = [(60, 8, 1)] if quick else [(200, 12, 1), (200, 12, 30), (1000, 50, 1), (400, 20, 1000)]
     table = [["runs", "tasks", "targets", "seconds of the processor", "of the clock", "chosen", "held-out LDS"]]
     for m, K, T in cases:
         S, Y = outcomes(m, K, T)

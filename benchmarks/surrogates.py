@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from joblib import Parallel, delayed
-from scipy.special import ndtri
+from scipy import special
 from scipy.stats import rankdata
 from sklearn.base import BaseEstimator, RegressorMixin, clone
 from sklearn.ensemble import RandomForestRegressor
@@ -85,7 +85,7 @@ class OnRanks(RegressorMixin, BaseEstimator):
         logs = self._logs(X)
         self.center_, self.spread_ = logs.mean(0), np.where(logs.std(0) > 0, logs.std(0), 1.0)
         # Ranks at the ends would be infinite scores: the smallest and the largest are half a run away from them.
-        scores = ndtri((rankdata(y, axis=0) - 0.5) / len(y))
+        scores = special.ndtri((rankdata(y, axis=0) - 0.5) / len(y))
         self.order_ = np.sort(scores, axis=0), np.sort(y, axis=0)
         self.fitted_ = clone(self.regressor).fit(self._coordinates(X), scores)
         return self
@@ -185,6 +185,14 @@ def report(results: list[tuple[str, int, Comparison]], command: str, seconds: fl
         "",
         overall.round(3).rename_axis("method").to_markdown(),
         "",
+        "## LDS by training size (means over the tables that have so many runs)",
+        "",
+        scores.pivot_table(index="method", columns="runs", values="lds", sort=False)
+        .loc[methods]
+        .sort_index(axis=1)
+        .round(3)
+        .to_markdown(),
+        "",
         "## LDS per table",
         "",
         lds.round(3).to_markdown(),
@@ -197,21 +205,30 @@ def report(results: list[tuple[str, int, Comparison]], command: str, seconds: fl
         "| method | mean difference | better | within 0.01 or interval | worse | where worse |",
         "|---|---|---|---|---|---|",
     ]
+    verdicts, where, sizes = {}, {method: [] for method in methods}, {}
+    for name, size, _ in results:
+        sizes.setdefault(name, []).append(size)
     for method in methods[1:]:
-        better, same, worse, where, differences = 0, 0, 0, [], []
+        differences = []
         for name, size, comparison in results:
             mean, low, high = comparison.difference(OURS, method)
             differences.append(mean)
-            if mean > 0.01 and low > 0:
-                better += 1
-            elif mean < -0.01 and high < 0:
-                worse += 1
-                where.append(f"{name} ({size} runs): {mean:+.3f}")
-            else:
-                same += 1
-        lines.append(
-            f"| {method} | {np.mean(differences):+.3f} | {better} | {same} | {worse} | {'; '.join(where) or '–'} |"
-        )
+            verdicts[method, name, size] = 1 if mean > 0.01 and low > 0 else -1 if mean < -0.01 and high < 0 else 0
+            if verdicts[method, name, size] < 0:
+                where[method].append(f"{name} ({size} runs): {mean:+.3f}")
+        found = [verdicts[method, name, size] for name, size, _ in results]
+        better, same, worse = (found.count(verdict) for verdict in (1, 0, -1))
+        cells = (method, f"{np.mean(differences):+.3f}", better, same, worse, "; ".join(where[method]) or "–")
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "Wins and losses per table, over its training sizes:", ""]
+    counts = {
+        name: {
+            method: "{} : {}".format(*(sum(verdicts[method, name, s] == sign for s in sizes[name]) for sign in (1, -1)))
+            for method in methods[1:]
+        }
+        for name in lds.index
+    }
+    lines.append(pd.DataFrame(counts).T.rename_axis("table").to_markdown())
     lines += ["", "## Every table and training size (LDS)", ""]
     detail = scores.pivot_table(index=["table", "runs"], columns="method", values="lds", sort=False)[methods]
     lines.append(detail.round(3).reset_index().to_markdown(index=False))
@@ -231,10 +248,11 @@ def main() -> None:
     tasks = [(path, size) for path in paths for size in train_sizes(len(load(path).distinct()[0]))]
     began = time.perf_counter()
     tasks.sort(key=lambda task: -task[1])  # the longest first
-    results = Parallel(n_jobs=arguments.jobs, verbose=5)(
+    results = Parallel(n_jobs=arguments.jobs, verbose=5, batch_size=1)(
         delayed(job)(path, size, arguments.splits) for path, size in tasks
     )
-    text = report(results, f"python benchmarks/surrogates.py --splits {arguments.splits}", time.perf_counter() - began)
+    command = f"python benchmarks/surrogates.py --splits {arguments.splits} --jobs {arguments.jobs}"
+    text = report(results, command, time.perf_counter() - began)
     print(text)
     if not arguments.only:
         out = HERE / "results" / "surrogates.md"

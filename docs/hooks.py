@@ -28,6 +28,8 @@ EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 def on_config(config: Any) -> Any:
     """List the pages of results in the navigation."""
     section = next(part["Results"] for part in config.nav if isinstance(part, dict) and "Results" in part)
+    paper = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs/results/paper").glob("*.md"))
+    section.append({"The paper": ["results/paper.md", *paper]})
     section += [path for path in [*result_pages(), "results/experiments.md"] if path not in section]
     return config
 
@@ -77,10 +79,10 @@ def section(path: Path, title: str) -> str:
 def experiments_page() -> str:
     """What each experiment is about and how it is run, in the words of its docstring."""
     parts = ["# Experiments", "One file per table or figure of the paper, each runnable alone."]
-    for path in sorted(EXPERIMENTS.glob("*.py")):
+    for path in [*sorted(EXPERIMENTS.glob("*.py")), *sorted(EXPERIMENTS.glob("paper/*.py"))]:
         said = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
         title, _, rest = said.partition("\n")
-        parts += [f"## `{path.name}`", f"**{title.strip()}**", rest.strip()]
+        parts += [f"## `{path.relative_to(EXPERIMENTS).as_posix()}`", f"**{title.strip()}**", rest.strip()]
     return "\n\n".join(parts) + "\n"
 
 

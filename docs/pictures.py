@@ -1,12 +1,14 @@
-"""Draw the pictures of the README: docs/images/demo.png and, where there is a chromium, docs/images/report.png.
+"""Draw the pictures of the documentation again, in docs/images; ``tests/test_docs.py`` compares them.
 
-The first is what whence says after 150 of the demo's 1023 trainings, beside the truth; the second is the page of
-``whence report`` on the same runs.
+demo.png is what whence says after 150 of the demo's 1023 trainings, beside the truth; report.png, where there is a
+chromium, the page of ``whence report`` on the same runs; price.png is drawn from benchmarks/results, and
+breast_cancer.png by its experiment. Pictures of benchmarks that take hours (estimators_*.png) come with their results.
 
 python docs/pictures.py
 """
 
 import shutil
+import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,17 +21,24 @@ from whence.demo import digits_set_function, seen_and_unseen, true_index
 IMAGES = Path(__file__).parent / "images"
 
 
-def main() -> None:
+def main(folder: Path = IMAGES) -> None:
     """Train, fit, draw."""
     truth = digits_set_function(seed=0)
     runs, unseen = seen_and_unseen(truth, seed=0)
     model = whence.fit(runs)
-    IMAGES.mkdir(exist_ok=True)
-    draw_demo(truth, unseen, model)
-    draw_report(model)
+    draw_demo(truth, unseen, model, folder / "demo.png")
+    draw_report(model, folder / "report.png")
+    sys.path += [str(IMAGES.parent.parent / name) for name in ("benchmarks", "experiments")]
+    import breast_cancer
+
+    import price
+
+    price.main(folder / "price.png")
+    sys.argv = ["breast_cancer.py", "--picture", str(folder / "breast_cancer.png")]
+    breast_cancer.main()
 
 
-def draw_demo(truth: whence.Outcomes, unseen: whence.Outcomes, model: whence.Model) -> None:
+def draw_demo(truth: whence.Outcomes, unseen: whence.Outcomes, model: whence.Model, path: Path) -> None:
     """Who helps, which pairs work together, and predictions of unseen runs."""
     plt.rcParams.update({"font.size": 9})
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.4), width_ratios=[1.15, 1.1, 1])
@@ -52,11 +61,11 @@ def draw_demo(truth: whence.Outcomes, unseen: whence.Outcomes, model: whence.Mod
     right.legend(frameon=False, markerscale=2, loc="lower right")
 
     figure.tight_layout()
-    figure.savefig(IMAGES / "demo.png", dpi=130)
-    print("wrote demo.png")
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
 
 
-def draw_report(model: whence.Model) -> None:
+def draw_report(model: whence.Model, path: Path) -> None:
     """The top of the report page, as a browser shows it."""
     chromium = shutil.which("chromium")
     if chromium is None:
@@ -70,9 +79,8 @@ def draw_report(model: whence.Model) -> None:
         page = browser.new_page(viewport={"width": 1120, "height": 1045}, color_scheme="light")
         page.goto(f"file://{folder}/report.html")
         page.wait_for_timeout(1000)
-        page.screenshot(path=IMAGES / "report.png")
+        page.screenshot(path=path)
         browser.close()
-    print("wrote report.png")
 
 
 if __name__ == "__main__":

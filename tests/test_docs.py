@@ -57,6 +57,34 @@ def demo_once():
         yield
 
 
+# ---- pictures --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_pictures_are_what_their_commands_draw(tmp_path, monkeypatch):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    import pictures
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
+    pictures.main(tmp_path)
+    drawn = {path.name for path in tmp_path.iterdir()}
+    left = {path.name for path in pictures.IMAGES.iterdir()} - drawn
+    assert all(re.fullmatch(r"(estimators_\w+|mt10)\.png", name) for name in left - {"report.png"})
+    # Recorded results are drawn alike everywhere; a fit differs in its last digits, and a page by the fonts there are.
+    limits = {"breast_cancer.png": 0.01, "price.png": 0.01, "demo.png": 0.04, "report.png": 0.2}
+    for name in drawn:
+        found, kept = (pyplot.imread(folder / name) for folder in (tmp_path, pictures.IMAGES))
+        assert found.shape == kept.shape, name
+        assert np.abs(found - kept).mean() < limits[name], f"{name} is out of date: python docs/pictures.py"
+    for name in left - {
+        "report.png"
+    }:  # which take minutes to hours: they come with a page of results that names its command
+        page = (ROOT / "benchmarks" / "results" / name).with_suffix(".md").read_text(encoding="utf-8")
+        assert f"images/{name}" in page
+        assert re.search("python (benchmarks|experiments)/", page)
+
+
 # ---- snippets --------------------------------------------------------------------------------------------
 
 
@@ -217,7 +245,7 @@ def test_the_readme_can_be_read_to_the_end():
 
 def test_contributors_are_sent_to_files_and_tables_that_exist():
     rows = [line for line in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
-    assert len(rows) == 12
+    assert len(rows) == 14
     for row in rows[1:]:
         homes = re.findall(r"`([\w/]+/[\w.]+)`", row)
         assert homes, row

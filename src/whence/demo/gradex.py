@@ -1,4 +1,4 @@
-"""The demo's question answered without training: `whence.GradEx` beside the models that were really trained."""
+"""The demo's question answered without training: `whence.GradEx` compared with the trained models."""
 
 from __future__ import annotations
 
