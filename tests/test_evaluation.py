@@ -27,6 +27,8 @@ from whence.evaluation import (
     within_size_lds,
 )
 from whence.evaluation.ceiling import _resampled
+from whence.evaluation.scores import coverage_of
+from whence.evaluation.statistics import ranks
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
 
@@ -66,6 +68,23 @@ def test_spearman_is_that_of_scipy_with_ties_and_missing_values(levels, missing)
     np.testing.assert_allclose(score.per_target, expected, atol=1e-12)
     assert score.mean == pytest.approx(expected.mean())
     assert score.n_undefined == 0
+
+
+def test_predictions_that_differ_by_rounding_are_tied():
+    rng = np.random.default_rng(0)
+    predicted, truth = rng.normal(size=(7, 3)).repeat(2, axis=0), rng.normal(size=(14, 3))
+    rounded = predicted * (1 + 1e-15 * rng.integers(-2, 3, predicted.shape))
+    assert (ranks(rounded) != ranks(predicted)).any()
+    np.testing.assert_array_equal(spearman_per_target(rounded, truth), spearman_per_target(predicted, truth))
+    apart = predicted * (1 + 1e-9 * rng.integers(1, 9, predicted.shape))
+    assert (spearman_per_target(apart, truth) != spearman_per_target(predicted, truth)).any()
+
+
+def test_an_exact_prediction_lies_in_an_interval_without_width():
+    held_out = Outcomes([[1, 0], [0, 1], [1, 1]], [0.1, 0.2, 0.3])
+    predicted = held_out.values + np.array([[0.0], [1e-17], [-1e-16]])
+    assert coverage_of(predicted, np.zeros((3, 1)), held_out, 0.9).mean == 1
+    assert coverage_of(predicted + 1e-6, np.zeros((3, 1)), held_out, 0.9).mean == 0
 
 
 def test_spearman_is_undefined_without_variation():

@@ -156,7 +156,7 @@ def attribute(
     >>> S = whence.Exhaustive().draw(4)
     >>> runs = whence.Outcomes(subsets=S, values=2 * S[:, 0] - S[:, 1], task_names=list("abcd"), maximize=True)
     >>> result = attribute(whence.fit(runs, surrogate=whence.AdditiveSurrogate("ols")))
-    >>> result.scores.round(3).ravel().tolist()
+    >>> (result.scores.round(3).ravel() + 0).tolist()
     [2.0, -1.0, 0.0, 0.0]
     """
     model = as_model(model)

@@ -129,6 +129,7 @@ def pareto(
 
 def _dominated(good: Array) -> NDArray[np.bool_]:
     """Which rows (n, T), higher being better, another row is at least as good as in all targets, and better in one."""
-    atleast = (good[:, None] >= good[None]).all(2)
-    better = (good[:, None] > good[None]).any(2)
+    rounding = 1e-9 * abs(good).max(0)  # differences this small are none
+    atleast = (good[:, None] >= good[None] - rounding).all(2)
+    better = (good[:, None] > good[None] + rounding).any(2)
     return np.asarray((atleast & better).any(0))

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtri
 
 from whence.evaluation.scores import lds, predictions
-from whence.evaluation.statistics import Floats, ranks, ratio
+from whence.evaluation.statistics import Floats, ranks, ratio, rounding
 from whence.outcomes import Outcomes
 
 LEVEL = 0.8
@@ -60,7 +60,8 @@ def lds_interval(model: Any, held_out: Outcomes, level: float = LEVEL) -> LdsInt
     predicted = predictions(model, held_out)
     score = lds(predicted, held_out)
     missing = np.isnan(held_out.values)
-    guess, truth = (_standard(ranks(np.where(missing, np.nan, each))) for each in (predicted, held_out.values))
+    guess = _standard(ranks(np.where(missing, np.nan, predicted), rounding(predicted)))
+    truth = _standard(ranks(held_out.values))
     influence = guess * truth - score.per_target * (guess**2 + truth**2) / 2
     known = ~np.isnan(score.per_target)
     columns = np.column_stack([influence, influence[:, known].mean(1) if known.any() else influence[:, 0]])

@@ -20,6 +20,7 @@ from whence.evaluation.statistics import (
     pearson,
     ranks,
     ratio,
+    rounding,
     varies,
 )
 from whence.outcomes import Outcomes
@@ -71,6 +72,8 @@ class Score(Shown):
 def spearman_per_target(predicted: ArrayLike, measured: ArrayLike) -> Floats:
     """Spearman correlation of each column, with average ranks for ties.
 
+    Predictions that differ by rounding alone are ties, so that replicates are, whatever the processor.
+
     Parameters
     ----------
     predicted : array-like of shape (m, T)
@@ -94,7 +97,7 @@ def spearman_per_target(predicted: ArrayLike, measured: ArrayLike) -> Floats:
     missing = np.isnan(truth)
     if missing.any():
         guess = np.where(missing, np.nan, guess)
-    return pearson(ranks(guess), ranks(truth))
+    return pearson(ranks(guess, rounding(guess)), ranks(truth))
 
 
 def lds(model: Any, held_out: Outcomes) -> Score:
@@ -325,7 +328,7 @@ def coverage_of(predicted: Floats, std: Floats, held_out: Outcomes, level: float
     """Coverage of intervals given as arrays of shape (m, T)."""
     measured = ~np.isnan(held_out.values)
     z = float(scipy.special.ndtri((1 + level) / 2))
-    inside = np.abs(held_out.values - predicted) <= z * std
+    inside = np.abs(held_out.values - predicted) <= z * std + rounding(held_out.values)
     unknown = (measured & np.isnan(std)).any(axis=0)
     count = np.where(unknown, 0, measured.sum(axis=0))
     hits = np.where(unknown, 0, inside.sum(axis=0))

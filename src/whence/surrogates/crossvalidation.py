@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from whence.evaluation import LdsInterval, lds, lds_interval, residual_error
 from whence.evaluation.scores import has_std
-from whence.evaluation.statistics import ratio
+from whence.evaluation.statistics import ratio, rounding
 from whence.outcomes import Outcomes
 from whence.surrogates.averaged import mixed, weights_by_error
 from whence.surrogates.kernels import Array
@@ -185,7 +185,7 @@ def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -
     for out in masks:
         centred[out] = predicted[out] - table.values[~out].mean(0)
         width = HALF_WIDTH * std[out] * held_out_factor(residual[~out], std[~out])
-        inside[out] = np.where(np.isnan(width), np.nan, np.abs(residual[out]) <= width)
+        inside[out] = np.where(np.isnan(width), np.nan, np.abs(residual[out]) <= width + rounding(table.values))
     return Trial(
         name=name,
         lds=lds(centred, table).per_target,

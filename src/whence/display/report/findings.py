@@ -30,7 +30,7 @@ from whence.display.report.goal import MeanOfTargets, goal_of, selection_for_goa
 from whence.display.report.packing import Document, pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
 from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceiling
-from whence.evaluation.statistics import Floats
+from whence.evaluation.statistics import Floats, rounding
 from whence.outcomes import Outcomes
 from whence.outcomes.sizes import refuse_too_large
 from whence.progress import track
@@ -293,11 +293,12 @@ def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> Document:
 def _held_out(model: Model, known: list[Facts]) -> list[Document]:
     """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
     predicted, std = model.held_out()
+    least = rounding(model.outcomes.values)
     found = []
     for t, facts in enumerate(known):
         runs = np.flatnonzero(np.isfinite(predicted[:, t]))
         mean, spread = predicted[runs, t], std[runs, t]
-        off = np.abs(model.outcomes.values[runs, t] - mean) / np.maximum(spread, 1e-300)
+        off = np.abs(model.outcomes.values[runs, t] - mean) / np.maximum(spread, max(least[t], 1e-300))
         found.append(
             {
                 "runs": pack(runs, "u32"),
