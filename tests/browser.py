@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+PATIENCE = 120  # seconds, for a busy machine; what is waited for mostly comes at once
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
 
 
@@ -18,7 +19,7 @@ def launched():
     if CHROMIUM is None:
         pytest.skip("there is no chromium on this machine (apt-get install chromium)")
     with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=1000 * PATIENCE)
         yield browser
         browser.close()
 
@@ -27,6 +28,7 @@ def launched():
 def opened(browser, path, fragment="", *, width=1200, height=900, **more):
     """A page from disk, at rest; whatever it complains about, asks for or tries to show is a failure."""
     context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True, **more)
+    context.set_default_timeout(1000 * PATIENCE)
     page = context.new_page()
     trouble = []
     page.on("console", lambda message: trouble.append(message.text) if message.type in ("error", "warning") else None)
@@ -43,13 +45,24 @@ def opened(browser, path, fragment="", *, width=1200, height=900, **more):
     assert trouble == []
 
 
-def until(page, expression, seconds=20):
+def until(page, expression, seconds=PATIENCE):
     """Wait for an expression to become true; playwright's own way is what a page's policy forbids."""
     for _ in range(int(seconds * 50)):
         if page.evaluate(expression):
             return
         page.wait_for_timeout(20)
     raise AssertionError(f"not true after {seconds} s: {expression}")
+
+
+def watch(page, selector):
+    """Keep every text that an element shows from now on in ``seen``, also one that is soon replaced."""
+    page.evaluate(
+        """(selector) => {
+          const [node, seen] = [document.querySelector(selector), (window.seen = [])];
+          new MutationObserver(() => seen.push(node.textContent)).observe(node, { childList: true });
+        }""",
+        selector,
+    )
 
 
 def at_rest(page):

@@ -1,4 +1,4 @@
-"""Timeouts that pass when a test says so, and not when the machine is busy."""
+"""Time that passes as a test says, and not as the machine is busy."""
 
 from __future__ import annotations
 
@@ -18,3 +18,23 @@ def overdue_once(monkeypatch, condition):
         return time.monotonic() + sum(ahead)
 
     monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=monotonic))
+
+
+def counted_seconds(work):
+    """What some work with torch takes on an imagined machine: 10 µs for each operation and 1 ns for each number."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    spent = []
+
+    class Counting(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            result = operation(*args, **(kwargs or {}))
+            numbers = sum(leaf.numel() for leaf in tree_leaves((args, result)) if isinstance(leaf, torch.Tensor))
+            spent.append(1e-5 + 1e-9 * numbers)
+            return result
+
+    with Counting():
+        work()
+    return sum(spent)

@@ -5,17 +5,25 @@ drawn alike in every run, since a verdict is that of the tree (`--hypothesis-pro
 import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# On a busy machine Ray takes its time to start a worker, and to say that one has died.
+os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "120000")
+os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
+os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")  # it ends workers where others fill the memory
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from threadpoolctl import threadpool_limits
 
 from whence.outcomes import Outcomes
 
 threadpool_limits(1)
-settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("steady", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("steady")
+# Constants of the modules that are loaded are drawn too, and which are loaded depends on the tests before.
+no_constants = getattr(providers, "_local_constants", None)
+providers._get_local_constants = lambda: no_constants
 
 
 @pytest.fixture

@@ -644,14 +644,20 @@ def test_a_closed_pipe_is_no_error(file, columns):
 
 @pytest.mark.slow
 def test_ctrl_c_is_quiet():
-    command = [sys.executable, "-c", "from whence.cli import main; main()", "demo"]
+    program = """
+import time
+from whence import cli, demo
+demo.digits_set_function = lambda seed: (print("asleep", flush=True), time.sleep(600))
+cli.main()
+"""
+    command = [sys.executable, "-c", program, "demo"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
 
     def heed_ctrl_c():  # which shells switch off for what they run in the background
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     with subprocess.Popen(command, preexec_fn=heed_ctrl_c, **pipes) as process:
-        process.stdout.readline()  # the demo has begun
+        assert "asleep\n" in iter(process.stdout.readline, "")
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
     assert process.returncode == 130, told

@@ -24,7 +24,7 @@ import pandas as pd
 import pytest
 
 import whence
-from browser import launched
+from browser import PATIENCE, launched
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "docs"))
@@ -338,6 +338,7 @@ def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_fo
         threading.Thread(target=server.serve_forever, daemon=True).start()
         home = f"http://127.0.0.1:{server.server_port}/"
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         trouble = []
         page.on("request", lambda request: trouble.append(request.url) if not request.url.startswith(home) else None)
         page.on("pageerror", lambda error: trouble.append(str(error)))
@@ -349,9 +350,13 @@ def test_a_browser_asks_for_nothing_from_elsewhere_and_finds_what_is_searched_fo
         for _ in range(30):  # what is typed before the page's script listens is lost
             page.locator("input.md-search__input").fill("")
             page.locator("input.md-search__input").press_sequentially("noise ceiling")
-            page.wait_for_timeout(1000)
-            if found.count():
-                break
+            for _ in range(50):
+                page.wait_for_timeout(100)
+                if found.count():
+                    break
+            else:
+                continue
+            break
         assert "ceiling" in found.first.text_content().lower()
         server.shutdown()
         assert trouble == []

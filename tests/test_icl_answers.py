@@ -9,7 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from browser import launched
+from browser import PATIENCE, launched
 from language_models import VOCABULARY, InContextLearner, examples, tiny, tiny_model, tiny_tokenizer
 from whence.cli import app
 from whence.errors import InputError
@@ -309,6 +309,7 @@ def test_the_page_shows_the_prompt_its_demonstrations_and_every_query(place):
     found = json.loads(result.stdout)
     with launched() as browser:
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE)
         page.goto((place / "page.html").as_uri())
         assert page.inner_text("h1") == "Which of 8 demonstrations to show"
         assert page.inner_text("#prompt pre").strip() == found["chosen"]["prompt"].strip()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import pickle
 import sys
-import time
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
+from whence.measuring import display as shown
 from whence.measuring.display import Display, duration
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result
@@ -505,17 +507,16 @@ class Screen:
         pass
 
 
-def displayed(monkeypatch, *, terminal, seconds=0.0, **how):
-    """What is shown of three rows, a second apart, the last of them failed."""
+def displayed(monkeypatch, *, terminal, seconds=1.0, **how):
+    """What is shown of three rows, some seconds apart, the last of them failed."""
     screen = Screen(terminal)
     monkeypatch.setattr(sys, "stderr", screen)
-    clock = iter(np.arange(0.0, 1e6, seconds or 1.0))
+    clock = itertools.count(0.0, seconds)
+    monkeypatch.setattr(shown, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     ledger = Ledger(Plan("train", "given subsets", np.eye(4), tuple(TASKS)))
     jobs = [Job(row, 0, np.eye(4)[row], 0) for row in range(4)]
     ledger.book([Result(jobs[0], Reply(("loss",), [0.25]))])
-    real = time.monotonic
     with Display(ledger, 3, " with 1 worker", **how) as display:
-        monkeypatch.setattr(time, "monotonic", lambda: next(clock) + seconds + real())
         for row in (1, 2):
             done = [Result(jobs[row], Reply(("loss",), [0.5]))]
             ledger.book(done)
@@ -523,7 +524,6 @@ def displayed(monkeypatch, *, terminal, seconds=0.0, **how):
         failed = [Result(jobs[3], Reply(reason="no"))]
         ledger.book(failed)
         display.show(failed)
-        monkeypatch.setattr(time, "monotonic", real)
     return screen.text
 
 

@@ -114,6 +114,7 @@ def troublesome(subset, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # Python 3.12, of the fork
 def test_every_job_comes_back_once_and_trouble_stays_with_its_row(how, tmp_path):
     with pytest.warns(DataWarning, match="1 of 7 rows failed"):
         runs = whence.measure(troublesome, MIXED, tasks=TASKS, path=tmp_path / "run", **how)

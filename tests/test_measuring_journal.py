@@ -283,7 +283,7 @@ from pathlib import Path
 from whence.measuring.lock import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

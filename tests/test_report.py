@@ -94,6 +94,7 @@ def test_numbers_come_back_as_they_are_shown():
     np.testing.assert_array_equal(unpacked(pack_shown(every, 2)), every)
     assert unpacked(pack_shown(np.empty((0, 3)), 2)).shape == (0, 3)
     np.testing.assert_allclose(unpacked(pack_shown([1.2345e-12], 14)), [1.2345e-12], rtol=1e-6)
+    np.testing.assert_array_equal(unpacked(pack_shown([1.5e300, np.nan], 1)), [1.5e300, np.nan])
 
 
 def test_floats_come_back_bit_by_bit():

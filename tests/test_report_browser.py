@@ -10,7 +10,7 @@ import pytest
 from sklearn.ensemble import RandomForestRegressor
 
 import whence
-from browser import at_rest, launched, opened, shown_prediction, until
+from browser import at_rest, launched, opened, shown_prediction, until, watch
 from whence.display.report import collect, write_page
 from whence.display.report.export import exported
 from whence.surrogates.averaged import AveragedSurrogate
@@ -267,8 +267,9 @@ def test_buttons_set_the_subset_and_the_address_keeps_it(browser, plain):
 def test_the_address_of_a_what_if_is_copied(browser, plain):
     with opened(browser, plain[1], permissions=["clipboard-read", "clipboard-write"]) as page:
         page.click("#none")
+        watch(page, "#share")
         page.click("#share")
-        until(page, "document.querySelector('#share').textContent === 'Copied'")
+        until(page, "seen.includes('Copied')")
         assert page.evaluate("navigator.clipboard.readText()") == page.url
         assert page.url.endswith("#whatif;tasks=00")
 
@@ -380,8 +381,9 @@ def test_suggested_runs_are_a_file_of_runs(browser, several, tmp_path):
         with page.expect_download() as waiting:
             page.click("#download-csv")
         waiting.value.save_as(tmp_path / "next.csv")
+        watch(page, "#copy-csv")
         page.click("#copy-csv")
-        until(page, "document.querySelector('#copy-csv').textContent === 'Copied'")
+        until(page, "seen.includes('Copied')")
         assert page.evaluate("navigator.clipboard.readText()") == (tmp_path / "next.csv").read_text()
         rows = len(page.query_selector_all("#next-table tbody tr"))
     runs = whence.read_outcomes(tmp_path / "next.csv", list(model.target_names))

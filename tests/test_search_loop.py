@@ -42,13 +42,11 @@ def value(subset, seed):
 
 def train(subset, seed):
     """Ends the process that asked for it, once at each run that KILL names."""
-    made = Path("made")
-    made.touch()
-    with made.open("a") as file:
-        file.write("x")
-    for at in os.environ.get("KILL", "").split():
-        if made.stat().st_size == int(at):
-            os.kill(int(os.environ["DRIVER"]), signal.SIGKILL)
+    with open("made", "ab", buffering=0) as file:
+        file.write(b"x")
+        number = file.tell()  # of this run, also where another one begins meanwhile
+    if str(number) in os.environ.get("KILL", "").split():
+        os.kill(int(os.environ["DRIVER"]), signal.SIGKILL)
     return {"score": value(subset, seed)}
 
 

@@ -29,6 +29,7 @@ PIECES = 16
 GUARD = Path(__file__).with_name("guard.py").read_text(encoding="utf-8")
 WORK = "from whence.measuring.worker import main; "
 PATIENCE = 2.0  # seconds for a worker that was dismissed to end by itself
+ENDING = 30.0  # seconds for the end of a worker that has closed its pipes to be known, also on a busy machine
 THREADS = (
     "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS",
 )  # fmt: skip
@@ -143,7 +144,7 @@ class LocalWorker:
 
     def _ending(self) -> str:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
+            self._process.wait(ENDING)
         code = self._process.returncode
         if code is None:
             return "its process closed its pipes"

@@ -61,7 +61,8 @@ def pack_shown(values: ArrayLike, places: int) -> Packed:
     steps = np.round(array * 10.0**places)
     known = steps[np.isfinite(steps)]
     if places > 7 or np.isinf(array).any() or np.abs(known).max(initial=0.0) > MOST_STEPS:
-        return pack(array, "f32")  # shown as a power of ten
+        widest = np.abs(array[np.isfinite(array)]).max(initial=0.0)
+        return pack(array, "f32" if widest <= np.finfo(np.float32).max else "f64")  # shown as a power of ten
     least = None if (known < 0).any() else int(known.min(initial=MOST_STEPS))
     codes = np.where(steps < 0, -2 * steps - 1, 2 * steps) if least is None else steps - least
     text = "".join(" " if np.isnan(code) else _character(int(code)) for code in codes.ravel())
