@@ -3,6 +3,8 @@ drawn alike in every run, since a verdict is that of the tree (`--hypothesis-pro
 """
 
 import os
+import random
+import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # On a busy machine Ray takes its time to start a worker, and to say that one has died.
@@ -24,6 +26,26 @@ settings.load_profile("steady")
 # Constants of the modules that are loaded are drawn too, and which are loaded depends on the tests before.
 no_constants = getattr(providers, "_local_constants", None)
 providers._get_local_constants = lambda: no_constants
+
+
+def seed_all():
+    """Seed the generators that are shared by all tests of a process."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def seeded_module():
+    """What a module draws does not depend on the modules before it, which differ from worker to worker."""
+    seed_all()
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    """Nor what a test draws on the tests before it."""
+    seed_all()
 
 
 @pytest.fixture

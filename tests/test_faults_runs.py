@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.errors import InputError
+from whence.measuring import batches
 from whence.measuring.functions import load_function
 from whence.outcomes.runs import read_ledger
 
@@ -280,7 +283,9 @@ def test_a_folder_deleted_or_replaced_under_a_run_is_said(tmp_path, what):
     assert len(calls) == 2
 
 
-def test_batches_are_kept_as_they_finish(tmp_path):
+def test_batches_are_kept_as_they_finish(tmp_path, monkeypatch):
+    monkeypatch.setattr(batches, "time", SimpleNamespace(perf_counter=itertools.count().__next__))  # a second each
+
     class Slow:
         batch_size = 256
 

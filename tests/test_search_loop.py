@@ -83,7 +83,8 @@ def home(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "exp", raising=False)
-    return tmp_path
+    yield tmp_path
+    sys.modules.pop("exp", None)
 
 
 def go(home, jobs, budget, engine, dies=0, **more):
