@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from processes import born, ended, wait_until
 from whence.cli import app
 from whence.errors import InputError
 from whence.measuring import batches
@@ -244,28 +245,17 @@ whence.measure(train, np.ones((1, 2)), path=sys.argv[1] + "/run")
 """
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at /proc")
 def test_a_worker_in_compiled_code_ends_with_the_run(tmp_path):
     code = HOLDS_THE_LOCK.replace("sys.argv[1]", repr(str(tmp_path)))
     with subprocess.Popen([sys.executable, "-c", code]) as process:
-        until = time.monotonic() + 120
-        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
         worker = int((tmp_path / "pid").read_text())
-        time.sleep(0.2)
+        since = born(worker)
+        time.sleep(0.2)  # by now it is in compiled code; if not, it ends all the same
         os.kill(process.pid, signal.SIGKILL)
-    until = time.monotonic() + 120
-    while is_alive(worker):
-        assert time.monotonic() < until, "the worker outlived its run"
-        time.sleep(0.05)
+    assert since
+    wait_until(lambda: ended([(worker, since)]))
 
 
 @pytest.mark.parametrize("what", ["journal.jsonl", "run.json", ""])

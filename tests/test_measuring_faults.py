@@ -18,6 +18,7 @@ import pytest
 
 import whence
 from clock import overdue_once
+from processes import born, children_of, ended, wait_until
 from whence.errors import DataWarning, InputError
 from whence.outcomes.runs import read_ledger
 
@@ -66,27 +67,6 @@ REASONS = {
     "nan": "the outcome must be finite, and loss is nan",
     "shape": "it returned loss[0], loss[1] where row 0 returned loss",
 }
-
-
-def children_of(pid):
-    try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition, seconds=120):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it took too long"
-        time.sleep(0.01)
 
 
 # ---- what the outcome function does ----------------------------------------------------------------------
@@ -237,17 +217,17 @@ def test_killing_a_run_and_its_workers_fifty_times_changes_no_bit(tmp_path):
                 )
                 time.sleep(rng.uniform(0, 0.1))
             children = children_of(process.pid)
-            workers.update(children)
+            workers.update((pid, born(pid)) for pid in children)
             if children:
                 with suppress(ProcessLookupError):
                     os.kill(rng.choice(children), signal.SIGKILL)
                     kills["worker"] += 1
                 time.sleep(rng.uniform(0, 0.08))
-            workers.update(children_of(process.pid))
+            workers.update((pid, born(pid)) for pid in children_of(process.pid))
             assert process.poll() is None, "the run ended before it was killed"
             process.kill()
             kills["run"] += 1
-    wait_until(lambda: not any(map(alive, workers)))
+    wait_until(lambda: ended(workers))
     with driver(folder, "go(jobs=2, retry=True)") as process:
         assert process.wait(600) == 0
     with driver(tmp_path / "undisturbed") as process:
@@ -288,10 +268,10 @@ except KeyboardInterrupt:
 """
     with driver(tmp_path / "run", code, most=40) as process:
         wait_until(lambda: journal_of(tmp_path / "run").count(b"\n") > 6)
-        workers = children_of(process.pid)
+        workers = [(pid, born(pid)) for pid in children_of(process.pid)]
         process.send_signal(signal.SIGINT)
         assert process.wait(120) == 130
     assert len(workers) == 2
-    wait_until(lambda: not any(map(alive, workers)))
+    wait_until(lambda: ended(workers))
     assert read_ledger(tmp_path / "run").failed == 0
     assert read_ledger(tmp_path / "run").done >= 4
