@@ -11,7 +11,6 @@ tasks' gradients or the targets'.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,7 +89,7 @@ def influence_scores(
     fewer = right if len(right) < n_targets(problem) else target_gradients(problem, point)
     found = chosen.solve(matrix, fewer, damping=damping, seed=seed)
     products = target_products(problem, point, found.vectors) if fewer is right else right @ found.vectors.T
-    told: dict[str, Any] = {
+    told: dict[str, object] = {
         "solver": chosen.name,
         "curvature": "gauss_newton" if chosen.name == "ekfac" else curvature,
         "steps": found.steps,

@@ -32,7 +32,7 @@ from whence.baselines.tracin import tracin_scores
 from whence.baselines.trak import trak_scores
 from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.digests import problem_digests
-from whence.estimators.subsets import as_subset, as_subsets
+from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.truth import Trust, aligned, trust
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.models.points import Checkpoint, state_of
@@ -105,7 +105,7 @@ class Kind:
 
     find: Callable[..., Scores]
     at: tuple[float, ...]
-    usual: Mapping[str, Any]
+    usual: Mapping[str, object]
 
 
 KINDS = {
@@ -253,7 +253,7 @@ class JointScores(OutcomeFn):
         names = list(dict.fromkeys(name.rpartition("[")[0] for name in self.scores.target_names))
         return dict(zip(names, np.split(values, np.cumsum(self.problem.targets.sizes)[:-1], axis=1), strict=True))
 
-    def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
+    def __call__(self, subset: SubsetLike, seed: int = 0) -> dict[str, float | Floats]:
         """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
         return single(self.batch(as_subset(subset, self.task_names)))
 
@@ -307,7 +307,7 @@ class JointScores(OutcomeFn):
         problem, wanted = self.problem, {_step(share, self.recipe.steps) for share in at}
         passed: list[Point] = []
 
-        def watch(step: int, state: State, _: Any) -> None:
+        def watch(step: int, state: State, _: object) -> None:
             if step in wanted:
                 passed.append(Point(step, {name: value.detach().clone() for name, value in state.items()}, np.nan))
 

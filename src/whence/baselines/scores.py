@@ -7,7 +7,8 @@ selection take the result like any other surrogate.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -39,7 +40,7 @@ class Scores(AdditiveSurrogate):
 
     task_names: tuple[str, ...]
     target_names: tuple[str, ...]
-    diagnostics: dict[str, Any]
+    diagnostics: Mapping[str, object]
 
     def to_frame(self) -> pd.DataFrame:
         """Table with a row per task and a column per target, as ``whence evaluate --scores`` reads it."""
@@ -49,7 +50,12 @@ class Scores(AdditiveSurrogate):
 
 
 def scores_of(
-    problem: Problem, coef: Tensor, method: str, *, std: Tensor | None = None, diagnostics: dict[str, Any] | None = None
+    problem: Problem,
+    coef: Tensor,
+    method: str,
+    *,
+    std: Tensor | None = None,
+    diagnostics: Mapping[str, object] | None = None,
 ) -> Scores:
     """Scores with these coefficients (K, T), at the level of the model's own losses.
 

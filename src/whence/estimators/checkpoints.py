@@ -205,7 +205,7 @@ def _aliases(problem: Problem) -> dict[str, str]:
 
 
 def _named(
-    tensors: Mapping[str, Any], known: Mapping[str, Tensor], aliases: Mapping[str, str], where: str
+    tensors: Mapping[str, object], known: Mapping[str, Tensor], aliases: Mapping[str, str], where: str
 ) -> dict[str, Tensor]:
     """Tensors of a checkpoint by the names of the model, without prefixes that wrappers add or leave out."""
     floats = {name: value for name, value in tensors.items() if isinstance(value, Tensor)}
@@ -230,7 +230,7 @@ def _named(
 # ---- files -----------------------------------------------------------------------------------------------
 
 
-def _tensors(path: Path, where: str) -> dict[str, Any]:
+def _tensors(path: Path, where: str) -> dict[str, Tensor]:
     """Tensors of a file, or of a folder of a model."""
     if path.is_dir():
         for name in WHOLE:
@@ -243,7 +243,7 @@ def _tensors(path: Path, where: str) -> dict[str, Any]:
     return _file(path, where)
 
 
-def _file(path: Path, where: str) -> dict[str, Any]:
+def _file(path: Path, where: str) -> dict[str, Tensor]:
     """Tensors by name of one file; no code in it is run."""
     try:
         if path.suffix == ".safetensors":

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from whence.arrays import Floats
 from whence.errors import InputError, counted, some_of
 from whence.models.memory import free_bytes
 from whence.outcomes.writing import read_document, refuse_occupied, refuse_other, whole_file, write_document
+
+if TYPE_CHECKING:
+    from whence.estimators.merge import TaskVectors
 
 Delta = Mapping[str, Tensor]
 FORMAT = 1
@@ -122,7 +125,7 @@ class DeltaFolder:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        about: Mapping[str, Any],
+        about: Mapping[str, object],
         tasks: Mapping[str, str],
         *,
         together: bool = False,
@@ -190,7 +193,7 @@ class DeltaFolder:
             refuse_occupied(self.path, lambda name: False, "task vectors")
         return None
 
-    def _compare(self, found: Mapping[str, Any], about: Mapping[str, Any], tasks: Mapping[str, str]) -> None:
+    def _compare(self, found: Mapping[str, Any], about: Mapping[str, object], tasks: Mapping[str, str]) -> None:
         was = {name: value for name, value in found.items() if name != "tasks"}
         examples = {f"examples of {name}": data for name, data in found["tasks"].items() if name in tasks}
         now = {f"examples of {name}": data for name, data in tasks.items() if name in found["tasks"]}
@@ -223,7 +226,7 @@ def is_finite(delta: Delta) -> bool:
 class Training:
     """Outcome function that makes the vector of a task, and says how long it is."""
 
-    def __init__(self, vectors: Any) -> None:
+    def __init__(self, vectors: TaskVectors) -> None:
         self.vectors = vectors
 
     def __call__(self, subset: Floats, seed: int) -> dict[str, float]:

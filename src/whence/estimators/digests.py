@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from torch import nn
 from torch.utils._pytree import tree_leaves
@@ -41,7 +40,7 @@ def loss_digest(problem: Problem) -> str:
     return repr(loss) if isinstance(loss, CrossEntropy) else f"{type(loss).__name__} {_function_digest(loss)}"
 
 
-def _function_digest(function: Any) -> str:
+def _function_digest(function: object) -> str:
     """Digest of the source and settings of a function or module."""
     settings = sorted(parts_of(function))
     buffers = list(function.buffers()) if isinstance(function, nn.Module) else []

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from torch import Tensor
 from whence.arrays import Floats
 from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.digests import problem_digests
-from whence.estimators.subsets import as_subset, as_subsets
+from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
 from whence.gradients.factored import Kronecker, Layers
@@ -39,12 +39,13 @@ from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subs
 from whence.gradients.routes import cheapest_projection, margin_loss, passes
 from whence.gradients.solve import Solution, solve
 from whence.measuring import measure
+from whence.measuring.plan import Designed
 from whence.models.functional import Params
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import check_weighting, task_shares
-from whence.models.targets import by_target
+from whence.models.targets import by_target, single
 from whence.outcomes import Outcomes
 from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
@@ -238,10 +239,9 @@ class GradEx:
         added = " of summed losses" if self.settings == "paper" else ""
         return {"outcomes": "GradEx", "gradex": f"{kind}, l2 {self.l2}{added}, of {self.of}, {points}"}
 
-    def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
+    def __call__(self, subset: SubsetLike, seed: int = 0) -> dict[str, float | Floats]:
         """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
-        found = self.batch(as_subset(subset, self.task_names))
-        return {name: value[0] if self.problem.per_query else float(value[0]) for name, value in found.items()}
+        return single(self.batch(as_subset(subset, self.task_names)))
 
     def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q): the mean over points and projections."""
@@ -251,7 +251,7 @@ class GradEx:
                 total[name] = total.get(name, 0) + value / len(self.members)
         return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
 
-    def surrogate(self, design: Any, n: int | None = None, *, seed: int = 0) -> Model:
+    def surrogate(self, design: Designed, n: int | None = None, *, seed: int = 0) -> Model:
         """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design: no training.
 
         Kernel ridge regression with a Gaussian kernel, α = 0.1 and γ = 1/K. With ``settings="paper"``, all of it is the
@@ -357,7 +357,7 @@ class GradEx:
     def _projection(self, given: str | Projection | Kronecker) -> Callable[[int], Projection | Kronecker]:
         """Return the function from a number to the projection of that number."""
         output_fn, params = self.points[0]
-        kinds: dict[str, Any] = {**PROJECTIONS, "kronecker": Kronecker}
+        kinds: dict[str, Callable[[int, int], Projection | Kronecker]] = {**PROJECTIONS, "kronecker": Kronecker}
         if not isinstance(given, str):
             if self.n_projections > 1:
                 raise InputError("For several projections, name their kind, such as 'gaussian', instead of giving one.")

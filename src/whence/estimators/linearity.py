@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from whence.arrays import Floats
@@ -78,9 +76,8 @@ def linearization_error(
     for block in rows.blocks(256):
         inputs, _ = rows.rows(block)
         with passes(start, "float32"):
-            both: Any = torch.func.jvp(lambda at, x=inputs: output_fn(at, x), (start,), (step,))
+            before, slope, *_ = torch.func.jvp(lambda at, x=inputs: output_fn(at, x), (start,), (step,))
             after = output_fn(end, inputs)
-        before, slope = both
         size = after if relative_to == "outputs" else after - before
         found.append((after - before - slope).norm(dim=1) / size.norm(dim=1).clamp_min(1e-12))
     errors: Floats = torch.cat(found).double().cpu().numpy()

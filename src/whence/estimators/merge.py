@@ -49,6 +49,8 @@ from whence.progress import track
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from whence.estimators.checkpoints import Given
+
 Runs = Literal["alone", "left out"]
 Merge = Literal["weights", "outputs", "probabilities", "outcomes"]
 RUNS: tuple[Runs, ...] = ("alone", "left out")
@@ -144,7 +146,7 @@ class TaskVectors(Merged):
         self._known: dict[Examples, Tensor] = {}
 
     @staticmethod
-    def from_checkpoints(checkpoints: Mapping[str, Any], problem: Problem, **how: Any) -> TaskVectors:
+    def from_checkpoints(checkpoints: Mapping[str, Given], problem: Problem, **how: Any) -> TaskVectors:
         """Task vectors of checkpoints that are there already, one per task: nothing is trained.
 
         Parameters
@@ -179,7 +181,7 @@ class TaskVectors(Merged):
         other.merge = other._checked_merge(merge)
         return other
 
-    def _checked_merge(self, merge: Any) -> Merge:
+    def _checked_merge(self, merge: Merge) -> Merge:
         if merge not in MERGES:
             raise InputError(
                 f"The 'merge' parameter of TaskVectors must be one of {', '.join(MERGES)}. Got {merge!r} instead."

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from whence.estimators.adapters import adapter_pairs, merge_products
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
 from whence.estimators.digests import problem_digests
-from whence.estimators.subsets import as_subset, as_subsets
+from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.truth import Trust, agreement, aligned, trust
 from whence.models.examples import Examples
 from whence.models.functional import ModelFn
@@ -116,7 +116,7 @@ class Merged(ABC):
         """Number of subsets that are evaluated side by side."""
         return self._chunks.size
 
-    def __call__(self, subset: Any, seed: int = 0) -> dict[str, Any]:
+    def __call__(self, subset: SubsetLike, seed: int = 0) -> dict[str, float | Floats]:
         """Estimated outcomes of one subset: weights (K,), or the names of its tasks. There is no noise to seed."""
         return single(self.batch(as_subset(subset, self.task_names)))
 
@@ -239,7 +239,7 @@ class Merged(ABC):
 
         return joined(self._chunks.run(len(rows), some))
 
-    def _checked(self, scale: Any) -> Scale:
+    def _checked(self, scale: object) -> Scale:
         if isinstance(scale, Mapping):
             for pattern, value in scale.items():
                 if not any(fnmatch(name, pattern) for name in self.problem.trained):

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import clone, is_classifier
+from sklearn.base import BaseEstimator, clone, is_classifier
 from sklearn.dummy import DummyClassifier
 from sklearn.metrics import get_scorer, get_scorer_names
 from sklearn.utils.validation import has_fit_parameter
 
 from whence.arrays import Floats
 from whence.errors import InputError, did_you_mean
-from whence.estimators.subsets import as_subset
+from whence.estimators.subsets import SubsetLike, as_subset
 from whence.models.targets import outcome_names
 
 Group = tuple[Any, Any]  # inputs (n, ...) and labels (n,)
@@ -61,7 +61,7 @@ class Refit:
 
     def __init__(
         self,
-        estimator: Any,
+        estimator: BaseEstimator,
         tasks: Mapping[str, Group],
         targets: Group | Mapping[str, Group],
         metrics: Metrics | None = None,
@@ -82,7 +82,7 @@ class Refit:
         self.maximize = tuple(name for metric in self.scorers for name in outcome_names(metric, self.targets))
         self.provenance = {"outcomes": "retraining", "estimator": " ".join(repr(estimator).split())}
 
-    def __call__(self, subset: Any, seed: int = 0) -> dict[str, float]:
+    def __call__(self, subset: SubsetLike, seed: int = 0) -> dict[str, float]:
         """Scores of one subset: weights (K,), or the names of its tasks."""
         row = as_subset(subset, self.task_names)[0]
         if not row.any():
@@ -94,7 +94,7 @@ class Refit:
             for target, name in zip(self.targets, outcome_names(metric, self.targets), strict=True)
         }
 
-    def _fitted(self, row: Floats, seed: int) -> Any:
+    def _fitted(self, row: Floats, seed: int) -> BaseEstimator:
         weights = row[self._owner]
         inside = np.flatnonzero(weights)
         inputs, labels = _rows(self._inputs, inside), _rows(self._labels, inside)
@@ -114,7 +114,7 @@ class Refit:
         return model.fit(inputs, labels, sample_weight=weights[inside])
 
 
-def _checked(group: Any, where: str) -> Group:
+def _checked(group: object, where: str) -> Group:
     """Return the inputs and labels of a group, as things that have rows."""
     if not (isinstance(group, (tuple, list)) and len(group) == 2):
         raise InputError(f"{where} must be a pair (inputs, labels). Got {type(group).__name__}.")

@@ -7,7 +7,6 @@ training.py); `whence.measure` makes the loop over subsets durable.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from whence.arrays import Floats, Integers
 from whence.errors import InputError, some_of
 from whence.estimators.digests import problem_digests
-from whence.estimators.subsets import as_seeds, as_subset, as_subsets
+from whence.estimators.subsets import SubsetLike, as_seeds, as_subset, as_subsets
 from whence.measuring.fingerprint import parts_of
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.models.problem import Problem, State
@@ -109,7 +108,7 @@ class Retrain:
         """How the outcomes were made."""
         return {"outcomes": "retraining", "recipe": str(self.recipe)}
 
-    def __call__(self, subset: Any, seed: int) -> dict[str, Any]:
+    def __call__(self, subset: SubsetLike, seed: int) -> dict[str, float | Floats]:
         """Outcomes of one subset: weights (K,), or the names of its tasks."""
         return single(self._outcomes(as_subset(subset, self.task_names), as_seeds([seed], 1)))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,8 +11,10 @@ from whence.arrays import Floats, Integers
 from whence.errors import InputError, counted, some_of
 from whence.outcomes.checks import as_numbers, check_weights, places
 
+SubsetLike = Iterable[str] | Iterable[float]  # the names of its tasks, or weights (K,)
 
-def as_subsets(given: Any, task_names: Sequence[str]) -> Floats:
+
+def as_subsets(given: ArrayLike, task_names: Sequence[str]) -> Floats:
     """Rows (m, K) of weights, one column per task.
 
     Examples
@@ -32,7 +33,7 @@ def as_subsets(given: Any, task_names: Sequence[str]) -> Floats:
     return rows
 
 
-def as_subset(given: Any, task_names: Sequence[str]) -> Floats:
+def as_subset(given: SubsetLike, task_names: Sequence[str]) -> Floats:
     """One row, as (1, K), from weights (K,) or the names of the tasks that are in.
 
     Examples
@@ -40,7 +41,7 @@ def as_subset(given: Any, task_names: Sequence[str]) -> Floats:
     >>> as_subset(["law"], ["code", "law"])
     array([[0., 1.]])
     """
-    listed: list[Any] = [given] if isinstance(given, str) else list(given)
+    listed: list[str | float] = [given] if isinstance(given, str) else list(given)
     if listed and all(isinstance(name, str) for name in listed):
         row = np.zeros((1, len(task_names)))
         row[0, places(listed, task_names, "task")] = 1

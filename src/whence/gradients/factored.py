@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -171,7 +170,7 @@ class Layers:
         seen: list[_Use] = []
         n = len(tree_leaves(inputs)[0])
 
-        def record(layer: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        def record(layer: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             given = args[0].detach()
             if len(seen) in self.shared:  # one copy per example, so that each has a gradient of its own
                 given, output = (

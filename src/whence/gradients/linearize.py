@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -263,8 +262,14 @@ def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what:
 
 
 def _about(
-    output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str, precision: str
-) -> dict[str, Any]:
+    output_fn: OutputFn,
+    params: Params,
+    examples: Examples,
+    projection: Projection | Kronecker,
+    route: str,
+    of: str,
+    precision: str,
+) -> dict[str, object]:
     """Return what identifies features, for the manifest of a store."""
     fixed = output_fn.fixed if isinstance(output_fn, ModelFn) else {}
     directions = getattr(projection, "directions", None)

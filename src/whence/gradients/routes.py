@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from whence.gradients.projections import CountSketch, Gaussian, Identity, Projec
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.losses import Logistic, Loss, one_label_each
-from whence.models.metrics import margin, metrics_named
+from whence.models.metrics import Metric, margin, metrics_named
 from whence.models.problem import Problem
 
 ROUTES = ("forward", "reverse", "factored")
@@ -95,8 +95,10 @@ def passes(params: Params, precision: str) -> Iterator[None]:
     if precision not in ("float32", "bfloat16"):
         raise InputError(f"The 'precision' must be 'float32' or 'bfloat16'. Got {precision!r}.")
     device = next(iter(params.values())).device.type
-    cast: Any = torch.autocast(device, torch.bfloat16) if precision == "bfloat16" else nullcontext()
-    with torch.no_grad(), plain_attention(), cast:
+    lower: AbstractContextManager[object] = nullcontext()
+    if precision == "bfloat16":
+        lower = torch.autocast(device, torch.bfloat16)
+    with torch.no_grad(), plain_attention(), lower:
         yield
 
 
@@ -105,7 +107,7 @@ def readout(of: str, labels: Tensor) -> Callable[[Tensor], Tensor]:
     return (lambda outputs: margin(outputs, labels)[:, None]) if of == "margin" else (lambda outputs: outputs)
 
 
-def margin_loss(problem: Problem) -> tuple[Loss, dict[str, Any]]:
+def margin_loss(problem: Problem) -> tuple[Loss, dict[str, Metric]]:
     """Return the loss and metrics of a margin: its logistic loss is the cross-entropy."""
     if not one_label_each(problem.loss, problem.tasks.labels):
         raise InputError(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
@@ -131,9 +131,8 @@ def solve(
 def _solve_squared(linear: Linearization, by_task: Tensor, loss: Squared, l2: float) -> Solution:
     """Solve (Σ_k w_k A_k + l2 I) z = −Σ_k w_k b_k with A_k, b_k of each task, in float64."""
     rank, n_tasks = linear.rank, len(linear.examples.names)
-    options: Any = {"dtype": torch.float64, "device": linear.outputs.device}
-    gram, slope = torch.zeros(n_tasks, rank, rank, **options), torch.zeros(n_tasks, rank, **options)
-    start = torch.zeros(n_tasks, **options)
+    zeros = partial(torch.zeros, dtype=torch.float64, device=linear.outputs.device)
+    gram, slope, start = zeros((n_tasks, rank, rank)), zeros((n_tasks, rank)), zeros((n_tasks,))
     for rows, features in linear.blocks(1):
         owner, labels = linear.examples.owner[rows], linear.examples.labels[rows]
         for k in sorted(set(owner.tolist())):
@@ -144,10 +143,9 @@ def _solve_squared(linear: Linearization, by_task: Tensor, loss: Squared, l2: fl
             slope[k] += g.T @ residual.double().flatten()
             start[k] += losses.double().sum()
     weights = by_task.double()
-    eye = l2 * torch.eye(rank, **options)
-    delta = torch.zeros(len(weights), rank, **options)
+    eye = l2 * torch.eye(rank, dtype=torch.float64, device=linear.outputs.device)
+    delta, norms = zeros((len(weights), rank)), zeros((len(weights),))
     objective = weights @ start
-    norms = torch.zeros(len(weights), **options)
     for i, w in enumerate(weights):
         a, b = torch.tensordot(w, gram, 1) + eye, w @ slope
         delta[i] = torch.cholesky_solve(-b[:, None], torch.linalg.cholesky(a))[:, 0]

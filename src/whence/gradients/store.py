@@ -14,7 +14,6 @@ import shutil
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -71,7 +70,7 @@ class Store:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], shape: tuple[int, int, int], block: int, about: dict[str, Any]
+        self, path: str | os.PathLike[str], shape: tuple[int, int, int], block: int, about: dict[str, object]
     ) -> None:
         self.path, self.shape = Path(path), shape
         wanted = {"format": 1, "rows": shape[0], "outputs": shape[1], "rank": shape[2], "block": block, **about}
@@ -103,7 +102,7 @@ class Store:
     def _checksum(self, rows: slice) -> int:
         return zlib.crc32(self.features[rows].tobytes(), zlib.crc32(self.outputs[rows].tobytes()))
 
-    def _create(self, manifest: Path, wanted: dict[str, Any]) -> None:
+    def _create(self, manifest: Path, wanted: dict[str, object]) -> None:
         n, width, rank = self.shape
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -126,7 +125,7 @@ class Store:
         except OSError as error:
             raise InputError(f"The feature store {self.path} cannot be made: {why(error)}.") from error
 
-    def _compare(self, manifest: Path, wanted: dict[str, Any]) -> int:
+    def _compare(self, manifest: Path, wanted: dict[str, object]) -> int:
         """Return the block size of the folder, or refuse it."""
         found = read_document(manifest)
         refuse_other(f"The feature store {self.path} is", found, wanted | {"block": found.get("block")})

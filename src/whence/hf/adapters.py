@@ -12,7 +12,8 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,10 @@ from whence.icl.language import context_of, import_transformers, load_pretrained
 from whence.icl.prompts import Template
 from whence.models.memory import free_bytes, make_room, out_of_memory
 from whence.models.problem import Problem
+
+if TYPE_CHECKING:
+    from peft import LoraConfig, PeftModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CLASSIFIER = "ForSequenceClassification"
 FEWEST = 4  # examples at once, below which blocks run again in the backward pass
@@ -44,8 +49,8 @@ class Adapted:
         As given to `load`.
     """
 
-    model: Any
-    tokenizer: Any
+    model: PeftModel
+    tokenizer: PreTrainedTokenizerBase
     classes: tuple[str, ...] = ()
     checkpointing: bool | None = None
 
@@ -111,8 +116,8 @@ def load(
 
 
 def adapt(
-    model: Any,
-    tokenizer: Any,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     *,
     rank: int = 8,
     modules: Sequence[str] = (),
@@ -124,7 +129,8 @@ def adapt(
     """Give a model of transformers that is at hand an adapter, as `load` does; it is changed in place."""
     peft = _import_peft()
     classifier = type(model).__name__.endswith(CLASSIFIER)
-    classes = tuple(str(model.config.id2label[at]) for at in range(model.config.num_labels)) if classifier else ()
+    config: Any = model.config  # its fields depend on the model
+    classes = tuple(str(config.id2label[at]) for at in range(config.num_labels)) if classifier else ()
     model.requires_grad_(False)
     if checkpointing:
         checkpointed(model)
@@ -141,12 +147,12 @@ def adapt(
         return Adapted(_begun(model, options, modules, seed), tokenizer, classes, checkpointing)
 
 
-def _continued(model: Any, adapter: str | os.PathLike[str]) -> Any:
+def _continued(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PeftModel:
     """The model with an adapter that was trained already."""
     if not (Path(adapter) / "adapter_config.json").exists():
         raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")
     try:
-        made = _import_peft().PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
+        made: PeftModel = _import_peft().PeftModel.from_pretrained(model, str(adapter), is_trainable=True)
     except Exception as error:
         raise InputError(f"{adapter}: the adapter does not go with the model ({error}).") from error
     if not made.active_peft_config.peft_type == "LORA":
@@ -154,12 +160,12 @@ def _continued(model: Any, adapter: str | os.PathLike[str]) -> Any:
     return made
 
 
-def _begun(model: Any, options: Any, modules: Sequence[str], seed: int) -> Any:
+def _begun(model: PreTrainedModel, options: LoraConfig, modules: Sequence[str], seed: int) -> PeftModel:
     """The model with a new adapter."""
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
-            return _import_peft().get_peft_model(model, options)
+            made: PeftModel = _import_peft().get_peft_model(model, options)
         except ValueError as error:
             linear = dict.fromkeys(
                 name.split(".")[-1] for name, layer in model.named_modules() if isinstance(layer, nn.Linear)
@@ -167,6 +173,7 @@ def _begun(model: Any, options: Any, modules: Sequence[str], seed: int) -> Any:
             raise InputError(
                 f"No layer of the model is named {some_of(modules)}. There are: {some_of(linear, 12)}.",
             ) from error
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,12 +224,16 @@ class Prepared:
 
     def _problem(self, *, accuracy: bool) -> Problem:
         metrics = ["loss", "accuracy"] if accuracy else ["loss"]
-        more: dict[str, Any] = {"metrics": metrics, "per_query": self.per_query}
-        if self.adapted.classes:
-            tasks, targets = (self._classes(rows) for rows in (self.tasks, self.targets))
-            return Problem(Classes(self.adapted.model), tasks, targets, loss="cross_entropy", **more)
-        module = Completions(self.adapted.model, lead=accuracy)
-        return Problem(module, padded(self.tasks), padded(self.targets), loss=TokenLoss(), **more)
+        classify = bool(self.adapted.classes)
+        examples = self._classes if classify else padded
+        return Problem(
+            Classes(self.adapted.model) if classify else Completions(self.adapted.model, lead=accuracy),
+            examples(self.tasks),
+            examples(self.targets),
+            loss="cross_entropy" if classify else TokenLoss(),
+            metrics=metrics,
+            per_query=self.per_query,
+        )
 
     def _classes(self, groups: list[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]:
         """Examples of a classifier: the only trained place of a row is that of its class."""
@@ -309,7 +320,7 @@ def _is_classifier(place: Path) -> bool:
     return any(str(name).endswith(CLASSIFIER) for name in names)
 
 
-def _import_peft() -> Any:
+def _import_peft() -> ModuleType:
     import_transformers()
     try:
         import peft

@@ -61,7 +61,7 @@ class Wrapped(nn.Module):
         super().__init__()
         self.model = stackable(model)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[type[Wrapped]], Wrapped], tuple[type[Wrapped]], dict[str, object]]:
         return _new, (type(self),), self.__dict__
 
 
@@ -171,7 +171,7 @@ def stackable(model: nn.Module) -> nn.Module:
     for layer in model.modules():
         if type(layer) is nn.Linear and any(value.requires_grad for value in layer.parameters()):
             layer.__class__ = StackedLinear
-        if hasattr(layer, "cast_input_dtype_enabled"):  # peft's own layers, which would make single precision of all
+        if hasattr(layer, "cast_input_dtype_enabled"):  # a layer of peft, which would cast everything to float32
             layer.cast_input_dtype_enabled = False
     return model
 
@@ -185,13 +185,13 @@ def checkpointed(model: nn.Module) -> nn.Module:
     return model
 
 
-def _run_again(block: nn.Module, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run_again(block: nn.Module, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
     if not (block.training and torch.is_grad_enabled()):
         return forward(*args, **kwargs)
     # In the backward pass, the parameters that a function was called with are no longer in their places.
     tensors = {**dict(block.named_parameters()), **dict(block.named_buffers())}
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> object:
         with _reparametrize_module(block, tensors):
             return forward(*args, **kwargs)
 

@@ -8,7 +8,7 @@ same call goes on.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -213,7 +213,7 @@ def finetune(
             _ = made.scores  # a run on all sources that learns nothing ends it here, before anything else is trained
         return made
 
-    makers: dict[str, Any] = {
+    makers: dict[str, Callable[[], JointScores | TaskVectors]] = {
         SCORES: joint_scores,
         MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
     }
@@ -227,8 +227,8 @@ def finetune(
     truth = _decided(runs, problem)
     model = fit(truth, estimates=estimates or None, seed=seed)
     goal = truth.target_names[-1]
-    limit: Mapping[str, Any] = {} if tokens is None else {"costs": prepared.tokens, "budget": tokens}
-    chosen = select(model, target=goal, seed=seed, **limit)
+    costs = None if tokens is None else prepared.tokens
+    chosen = select(model, target=goal, costs=costs, budget=tokens, seed=seed)
     return Finetuned(
         plan=plan,
         model=model,

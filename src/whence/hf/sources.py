@@ -95,7 +95,9 @@ def read_sources(paths: Iterable[str | os.PathLike[str]], *, column: str | None 
     return _grouped({file.stem: str(file) for file in files}, records)
 
 
-def sources_of(dataset: Iterable[Any], *, column: str = "source") -> list[Source]:
+def sources_of(
+    dataset: Iterable[Mapping[str, object] | tuple[str, Mapping[str, object]]], *, column: str = "source"
+) -> list[Source]:
     """Sources of a dataset of rows, such as one of Hugging Face, by the value of a column.
 
     Parameters
@@ -123,7 +125,7 @@ def sources_of(dataset: Iterable[Any], *, column: str = "source") -> list[Source
     return _grouped({name: name for name, _, _ in records}, records)
 
 
-def _grouped(where: Mapping[str, str], records: Sequence[tuple[str, str, Mapping[str, Any]]]) -> list[Source]:
+def _grouped(where: Mapping[str, str], records: Sequence[tuple[str, str, Mapping[str, object]]]) -> list[Source]:
     """Sources of records that are given with the name of each."""
     members: dict[str, list[Record]] = defaultdict(list)
     formats: dict[str, dict[str, str]] = defaultdict(dict)
@@ -167,7 +169,7 @@ def _format(fields: Mapping[str, Any], place: str) -> str:
     return found
 
 
-def _check_turns(turns: list[Any], where: str) -> None:
+def _check_turns(turns: list[object], where: str) -> None:
     for turn in turns:
         if not (
             isinstance(turn, Mapping) and isinstance(turn.get("role"), str) and isinstance(turn.get("content"), str)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ from whence.errors import InputError, counted
 from whence.hf.sources import Record, Source
 from whence.icl.language import start_of
 from whence.icl.prompts import Template
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,9 @@ class Rows:
         return Rows(self.name, sorted(self.rows, key=lambda row: -len(row.ids)), self.n_cut)
 
 
-def tokenize(source: Source, tokenizer: Any, *, limit: int, template: Template | None = None) -> Rows:
+def tokenize(
+    source: Source, tokenizer: PreTrainedTokenizerBase, *, limit: int, template: Template | None = None
+) -> Rows:
     """Tokens of every example of a source.
 
     Parameters
@@ -108,56 +113,58 @@ def padded(found: Sequence[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]
     }
 
 
-def _chat(turns: list[dict[str, str]], tokenizer: Any, place: str) -> Row:
+def _chat(turns: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, place: str) -> Row:
     """Tokens of a chat; those of the assistant's turns are trained, as far as the template keeps earlier turns."""
     ids = _templated(turns, tokenizer, place)
     places: list[int] = []
     for at, turn in enumerate(turns):
         if turn["role"] != "assistant":
             continue
-        before = _templated(turns[:at], tokenizer, place, add_generation_prompt=True) if at else []
+        before = _templated(turns[:at], tokenizer, place, ask=True) if at else []
         after = _templated(turns[: at + 1], tokenizer, place)
         if ids[: len(after)] == after and after[: len(before)] == before:
             places += range(max(1, len(before)), len(after))
     return Row(ids, places)
 
 
-def _templated(turns: list[dict[str, str]], tokenizer: Any, place: str, **how: Any) -> list[int]:
+def _templated(
+    turns: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, place: str, *, ask: bool = False
+) -> list[int]:
     if not getattr(tokenizer, "chat_template", None):
         raise InputError(
             f"{place}: the tokenizer has no chat template to write turns with. Give 'prompt' and 'completion', or a "
             "model that was made for chats."
         )
     try:
-        text: str = tokenizer.apply_chat_template(turns, tokenize=False, **how)
+        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
     except Exception as error:  # jinja2 raises what the template says
         raise InputError(f"{place}: the chat template of the model refuses these turns ({error}).") from error
     return _encode(text, tokenizer)
 
 
-def _completion(record: Record, tokenizer: Any) -> Row:
+def _completion(record: Record, tokenizer: PreTrainedTokenizerBase) -> Row:
     prompt, completion = record.fields["prompt"], record.fields["completion"]
     if isinstance(prompt, list):
-        before = _templated(prompt, tokenizer, record.place, add_generation_prompt=True)
+        before = _templated(prompt, tokenizer, record.place, ask=True)
         ids = _templated([*prompt, *completion], tokenizer, record.place)
         start = len(before) if ids[: len(before)] == before else 0
         return Row(ids, list(range(max(1, start), len(ids))))
     return _plain(prompt, completion, tokenizer, end=True)
 
 
-def _labelled(record: Record, tokenizer: Any, template: Template) -> Row:
+def _labelled(record: Record, tokenizer: PreTrainedTokenizerBase, template: Template) -> Row:
     query = template.query(record.fields["text"])
     return _plain(query, template.gap + str(record.fields["label"]), tokenizer, end=False)
 
 
-def _plain(prompt: str, answer: str, tokenizer: Any, *, end: bool) -> Row:
+def _plain(prompt: str, answer: str, tokenizer: PreTrainedTokenizerBase, *, end: bool) -> Row:
     before = start_of(tokenizer) + _encode(prompt, tokenizer)
     last = getattr(tokenizer, "eos_token_id", None)
     after = _encode(answer, tokenizer) + ([last] if end and last is not None else [])
     return Row(before + after, list(range(max(1, len(before)), len(before) + len(after))))
 
 
-def _encode(text: str, tokenizer: Any) -> list[int]:
+def _encode(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False).input_ids) if text else []
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from whence.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
+    from whence.measuring.outcome_fn import Measurable
     from whence.models.problem import Problem
     from whence.models.recipe import Recipe
 
@@ -36,24 +37,25 @@ class Method:
     """
 
     trust: str
-    make: Callable[..., Any]
+    make: Callable[..., Measurable]
     trains: bool = True
     kind: str = "estimates"
 
 
-def _home(name: str, *args: Any, **options: Any) -> Any:
+def _home(name: str, *args: object, **options: object) -> Measurable:
     """Make something of the package, which is loaded when it is first wanted."""
     import whence
 
-    return getattr(whence, name)(*args, **options)
+    made: Measurable = getattr(whence, name)(*args, **options)
+    return made
 
 
-def _gradex(problem: Problem, recipe: Recipe | None, **options: Any) -> Any:
+def _gradex(problem: Problem, recipe: Recipe | None, **options: object) -> Measurable:
     usual = {} if recipe is None else {"weighting": recipe.weighting}
     return _home("GradEx", problem, **{**usual, **options})
 
 
-def _along(problem: Problem, recipe: Recipe, **options: Any) -> Any:
+def _along(problem: Problem, recipe: Recipe, **options: Any) -> Measurable:
     import whence
 
     return whence.GradEx.along(problem, recipe, **options)
@@ -92,7 +94,7 @@ class Setup:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, given: Any) -> Setup:
+    def of(cls, given: object) -> Setup:
         """Return the setup of what a function has returned, checked.
 
         Examples
@@ -121,7 +123,7 @@ class Setup:
         return made
 
 
-def make_estimator(setup: Setup, method: str, **options: Any) -> Any:
+def make_estimator(setup: Setup, method: str, **options: object) -> Measurable:
     """Return the outcome function of a method for a problem; options of the setup go before those given here."""
     if method not in METHODS:
         raise InputError(f"There is no method '{method}'. {did_you_mean(method, METHODS)}")

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,11 @@ from whence.arrays import Floats
 from whence.baselines.bif import Langevin
 from whence.baselines.joint import CURVED, KINDS, JointScores
 from whence.errors import DataWarning, InputError
+from whence.estimators.gradex import GradEx
+from whence.estimators.merge import TaskVectors
 from whence.estimators.merged import STATISTICS_ROWS
+from whence.estimators.onestep import OneStep
+from whence.estimators.retrain import Retrain
 from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import Features, Linearization, linearize
 from whence.gradients.penalty import mean_square
@@ -35,6 +39,7 @@ from whence.models.training import train
 from whence.progress import track
 
 Work = Callable[[], object]
+Estimator = TypeVar("Estimator", OneStep, GradEx, JointScores, TaskVectors, Retrain)
 MOMENT = 0.15  # seconds after which enough has been seen
 LONG = 2.0  # seconds after which a single size must do, where two would tell what does not grow with it
 GROWTH = 4  # how much more is done while it takes less
@@ -125,6 +130,12 @@ def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> f
     return took + slope * (most - size)
 
 
+def _made(kind: type[Estimator], setup: Setup, method: str) -> Estimator:
+    made = make_estimator(setup, method)
+    assert isinstance(made, kind)
+    return made
+
+
 class _Probes:
     """The methods on one problem, each tried on a little of it."""
 
@@ -132,23 +143,23 @@ class _Probes:
         self.given, self.problem, self.n = setup, setup.problem, n
         self.tasks, self.targets = self.problem.tasks, self.problem.targets
         self.n_tasks, self.n_trained = len(self.tasks.names), self.problem.n_trained
-        self.start = make_estimator(self._few(2), "one-step")
+        self.start = _made(OneStep, self._few(2), "one-step")
 
     def one_step(self) -> Price:
         """Gradients of the tasks and a search for the length of the step; then the queries."""
 
         def prepare(size: int) -> Work:
-            few = make_estimator(self._few(size), "one-step")
+            few = _made(OneStep, self._few(size), "one-step")
             return lambda: (few.vectors, few.scale)
 
         return Price("one-step", extrapolated(prepare, len(self.tasks), self.n_tasks), self._merged(0), self._vectors)
 
     def gradex(self) -> Price:
         """Features of all examples; then a solution."""
-        made: list[Any] = []
+        made: list[GradEx] = []
 
         def prepare(size: int) -> Work:
-            made.append(make_estimator(self._few(size, "gradex"), "gradex"))
+            made.append(_made(GradEx, self._few(size, "gradex"), "gradex"))
             return lambda: made[-1].members
 
         rows = self._used("gradex") + len(self.targets)
@@ -168,7 +179,7 @@ class _Probes:
         per_point = self.n_tasks * recipe.update.directions_per_point
         traced = 1 + max(1, min(recipe.steps, rank // per_point))
         gradients = extrapolated(self._task_gradients, len(self.tasks), self.n_tasks)
-        like = make_estimator(self._few(2, "gradex-along", as_method="gradex"), "gradex")
+        like = _made(GradEx, self._few(2, "gradex-along", as_method="gradex"), "gradex")
         output_fn, params = like.points[0]
         tried = min(rank, max(8, DIRECTIONS // self.n_trained))
         directions = Subspace(split(torch.randn(tried, n_params(params)).to(next(iter(params.values()))), params))
@@ -190,7 +201,7 @@ class _Probes:
         """A run on all tasks up to where scores are found, and these; then sums."""
         recipe, whole = self.given.recipe, len(self.tasks) + len(self.targets)
         assert recipe is not None
-        made = make_estimator(self.given, method)
+        made = _made(JointScores, self.given, method)
         if made.examples is not None:
             whole = int(np.minimum(self.tasks.sizes, made.examples).sum()) + len(self.targets)
         given = [dict(self.problem.start)] * len(made.at)
@@ -217,7 +228,7 @@ class _Probes:
 
     def merge(self) -> Price:
         """A run for each task; then the queries, or where answers are merged, the queries once and sums."""
-        estimator = make_estimator(self._few(2, "merge"), "merge")
+        estimator = _made(TaskVectors, self._few(2, "merge"), "merge")
         runs = self._runs(self.n_tasks, estimator.steps)
         if estimator.merge == "weights":
             statistics = STATISTICS_ROWS if len(estimator.problem.start) > len(estimator.problem.trained) else 0
@@ -256,9 +267,9 @@ class _Probes:
         return extrapolated(prepare, len(self.targets), 16) / together
 
     @cached_property
-    def _retrain(self) -> Any:
+    def _retrain(self) -> Retrain:
         problem = self.problem.with_examples(self.tasks, self._some(self.targets, 2))
-        return make_estimator(replace(self.given, problem=problem), "retrain")
+        return _made(Retrain, replace(self.given, problem=problem), "retrain")
 
     def _runs(self, m: int, steps: int) -> float:
         """Seconds of m runs of this many steps, as many side by side as memory allows."""

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError, brief
@@ -68,7 +69,7 @@ class RayEngine(Pool):
             self._ray.shutdown()
 
 
-def _import_ray() -> Any:
+def _import_ray() -> ModuleType:
     try:
         import ray
     except ImportError as error:
@@ -76,7 +77,7 @@ def _import_ray() -> Any:
     return ray
 
 
-def _connect(ray: Any, address: str | None, *, room: float) -> None:
+def _connect(ray: ModuleType, address: str | None, *, room: float) -> None:
     try:
         if address is None:
             from joblib import cpu_count
@@ -128,7 +129,7 @@ class _Actor:
 class RayWorker:
     """An actor, and the reply that is due from it."""
 
-    def __init__(self, ray: Any, actor: Any) -> None:
+    def __init__(self, ray: ModuleType, actor: Any) -> None:
         self._ray, self._actor = ray, actor
         self.due: Any = actor.load.remote()
 

@@ -6,10 +6,13 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from whence.errors import counted
 from whence.outcomes.ledger import Ledger, Result
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 FIRST_LINE = 10.0  # seconds; later lines are further apart, by a twentieth of the time so far
 MOST_VALUES = 3
@@ -37,10 +40,10 @@ class Display:
         self._before = self._total - n_rows
         self._talks = progress is True and n_rows > 0
         self._by = by
-        self._bar: Any = self._make_bar() if watched else None
+        self._bar = self._make_bar() if watched else None
         self._began = self._last = time.monotonic()
 
-    def _make_bar(self) -> Any:
+    def _make_bar(self) -> Progress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
         from rich.table import Column

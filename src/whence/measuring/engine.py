@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -89,8 +89,7 @@ class Workers:
         """Engine that measures with an outcome function; one that takes batches is called in this process."""
         name = "inline" if outcome_fn.batch is not None else self.engine
         module, _, kind = ENGINES[name].partition(":")
-        made: Any = getattr(importlib.import_module(module), kind)
-        engine: Engine = made(outcome_fn, task_names, self)
+        engine: Engine = getattr(importlib.import_module(module), kind)(outcome_fn, task_names, self)
         return engine
 
     def described(self, outcome_fn: OutcomeFn) -> str:

@@ -17,20 +17,28 @@ import os
 import random
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from whence.errors import InputError
+from whence.measuring.functions import FunctionInFile
 from whence.measuring.outcome_fn import OutcomeFn, given, name_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Path)
 _GENERATORS = (np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
 _IN_MEMORY = ("argument ", "attribute ", "closure ", "module value ")
 _SHORT = 60  # characters of a value that is kept as it is
+
+
+@runtime_checkable
+class _Model(Protocol):
+    """A model of torch, or anything else that can give its state."""
+
+    def state_dict(self) -> object: ...
 
 
 def fingerprint_of(outcome_fn: OutcomeFn) -> dict[str, str]:
@@ -61,7 +69,7 @@ def state_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     return {name: value for name, value in parts_of(given(outcome_fn)) if name.startswith(_IN_MEMORY)}
 
 
-def parts_of(function: Any) -> Iterator[tuple[str, str]]:
+def parts_of(function: object) -> Iterator[tuple[str, str]]:
     """Names and digests of what a function depends on."""
     if isinstance(function, functools.partial):
         arguments = {str(place): value for place, value in enumerate(function.args)} | function.keywords
@@ -71,8 +79,8 @@ def parts_of(function: Any) -> Iterator[tuple[str, str]]:
     if isinstance(function, MethodType):
         yield from parts_of(function.__self__)
         return
-    if text := getattr(function, "source_text", None):  # of a file, which may have changed since it was read
-        yield from _sources(Path(function.path), text)
+    if isinstance(function, FunctionInFile):  # the file may have changed since it was read
+        yield from _sources(Path(function.path), function.source_text)
         function = function.function
         yield from _data(function, set())
     elif isinstance(function, FunctionType):
@@ -80,7 +88,7 @@ def parts_of(function: Any) -> Iterator[tuple[str, str]]:
         yield from _data(function, set())
     elif not inspect.isbuiltin(function) and not inspect.isclass(function):
         yield from _source_of(type(function))
-        call: Any = getattr(type(function), "batch", None) or type(function).__call__
+        call = getattr(type(function), "batch", None) or type(function).__call__
         yield from _data(call, set())
     own = {name: value for name, value in getattr(function, "__dict__", {}).items() if not name.startswith("__")}
     yield from _values("attribute", own)
@@ -89,7 +97,7 @@ def parts_of(function: Any) -> Iterator[tuple[str, str]]:
 # ---- source ----------------------------------------------------------------------------------------------
 
 
-def _source_of(defined: Any) -> Iterator[tuple[str, str]]:
+def _source_of(defined: FunctionType | type) -> Iterator[tuple[str, str]]:
     """Files of a function or class, or its own text or code where it is in none."""
     file = getattr(sys.modules.get(defined.__module__), "__file__", None)
     path = Path(file) if file and file.endswith(".py") else None
@@ -152,15 +160,15 @@ def _normal(text: str) -> str:
         return text
 
 
-def _code(code: CodeType) -> tuple[Any, ...]:
-    constants = [_code(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+def _code(code: CodeType) -> tuple[bytes, list[object], tuple[str, ...]]:
+    constants: list[object] = [_code(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
     return code.co_code, constants, code.co_names
 
 
 # ---- data ------------------------------------------------------------------------------------------------
 
 
-def _data(function: Any, seen: set[int], home: str = "") -> Iterator[tuple[str, str]]:
+def _data(function: object, seen: set[int], home: str = "") -> Iterator[tuple[str, str]]:
     """Values that a function refers to, and those that functions of its project refer to that it refers to."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
@@ -181,13 +189,15 @@ def _data(function: Any, seen: set[int], home: str = "") -> Iterator[tuple[str, 
             yield from _data(value, seen, home)
 
 
-def _is_own(module: Any) -> bool:
+def _is_own(module: object) -> bool:
     """Whether a module is a file of the user's: not a library's, and not ours."""
-    file = getattr(sys.modules.get(module), "__file__", None) if isinstance(module, str) else None
+    if not isinstance(module, str):
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and module.split(".")[0] != "whence" and not _is_installed(Path(file).absolute().parent)
 
 
-def _is_filled(cell: Any) -> bool:
+def _is_filled(cell: CellType) -> bool:
     try:
         return cell.cell_contents is not cell
     except ValueError:
@@ -199,13 +209,13 @@ def _names(code: CodeType) -> list[str]:
     return [*code.co_names, *inner]
 
 
-def _values(kind: str, values: Mapping[Any, Any]) -> Iterator[tuple[str, str]]:
+def _values(kind: str, values: Mapping[str, object] | Mapping[int | str, object]) -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if (found := digest(value)) is not None:
             yield f"{kind} {name}", found
 
 
-def digest(value: Any) -> str | None:
+def digest(value: object) -> str | None:
     """Short text of a value: itself where it is short, else a hash; None for what is code and not data.
 
     Examples
@@ -213,7 +223,7 @@ def digest(value: Any) -> str | None:
     >>> digest(0.5), digest(np.zeros(3)) == digest(np.zeros(3)), digest(np.zeros(3)) == digest(np.ones(3)), digest(len)
     ('0.5', True, False, None)
     """
-    if isinstance(value, (ModuleType, type, *_GENERATORS)) or (callable(value) and not hasattr(value, "state_dict")):
+    if isinstance(value, (ModuleType, type, *_GENERATORS)) or (callable(value) and not isinstance(value, _Model)):
         return None
     if isinstance(value, _PLAIN):
         text = str(value) if isinstance(value, Path) else repr(value)
@@ -224,7 +234,7 @@ def digest(value: Any) -> str | None:
         return type(value).__qualname__
 
 
-def _pieces(value: Any) -> Iterator[bytes]:
+def _pieces(value: object) -> Iterator[bytes]:
     """Bytes that say all of a value."""
     if isinstance(value, Mapping):
         for key in sorted(value, key=repr):
@@ -234,9 +244,9 @@ def _pieces(value: Any) -> Iterator[bytes]:
         yield f"{type(value).__name__} of {len(value)}".encode()
         for item in value:
             yield from _pieces(item)
-    elif hasattr(value, "state_dict"):  # a model
+    elif isinstance(value, _Model):
         yield from _pieces(value.state_dict())
-    elif hasattr(value, "detach"):  # a tensor, wherever it lives and whatever its precision
+    elif "torch" in sys.modules and isinstance(value, sys.modules["torch"].Tensor):
         plain = value.detach().cpu().contiguous()
         yield f"{plain.dtype} {tuple(plain.shape)}".encode()
         yield plain.flatten().view(sys.modules["torch"].uint8).numpy().tobytes()
@@ -248,8 +258,7 @@ def _pieces(value: Any) -> Iterator[bytes]:
     else:
         import joblib
 
-        hashed: Callable[[Any], str] = joblib.hash
-        yield hashed(value).encode()
+        yield str(joblib.hash(value)).encode()
 
 
 def _hash(*pieces: bytes) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from whence.errors import InputError, brief, did_you_mean
 from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn
@@ -15,9 +15,9 @@ from whence.outcomes.subset import Subset
 
 
 class FunctionInFile(OutcomeFn):
-    """Outcome function of a file, which travels to workers as the text of the file.
+    """Outcome function of a file, sent to workers as the text of the file.
 
-    So that workers need not have the file, and rows measured tomorrow are those of the file as it is now.
+    Workers then need not have the file, and rows measured tomorrow use the file as it is now.
 
     Parameters
     ----------
@@ -25,28 +25,30 @@ class FunctionInFile(OutcomeFn):
     name : str
         Of the function.
     text : str
-        What the file holds.
+        Content of the file.
     function : callable, optional
-        The function, where the text was executed before.
+        The function, if the text was executed before.
     """
 
-    def __init__(self, path: str, name: str, text: str, function: Any = None) -> None:
+    def __init__(
+        self, path: str, name: str, text: str, function: Callable[[Subset, int], object] | None = None
+    ) -> None:
         self.path, self._name, self.source_text = path, name, text
-        self.function = function or getattr(_execute(Path(path), text), name)
+        self.function: Callable[..., object] = function or getattr(_execute(Path(path), text), name)
         self.__qualname__ = name
         said = as_outcome_fn(self.function)
         self.task_names, self.maximize, self.provenance = said.task_names, said.maximize, said.provenance
         self.replicates = said.replicates
         self.__signature__ = inspect.signature(self.function)
 
-    def __call__(self, subset: Subset, seed: int) -> Any:
+    def __call__(self, subset: Subset, seed: int) -> object:
         return self.function(subset, seed)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[FunctionInFile], tuple[str, str, str]]:
         return FunctionInFile, (self.path, self._name, self.source_text)
 
 
-def load_function(text: str) -> tuple[Any, list[str] | None]:
+def load_function(text: str) -> tuple[object, list[str] | None]:
     """Outcome function named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` of its file, if there are any.
 
     Parameters
@@ -64,7 +66,6 @@ def load_function(text: str) -> tuple[Any, list[str] | None]:
             f"Say where the outcome function is, as in exp.py:train (or package.module:train). Got '{text}'."
         )
     try:
-        found: Any
         if where.endswith(".py"):
             source = Path(where).read_text(encoding="utf-8")
             module = _execute(Path(where), source)
@@ -85,18 +86,18 @@ def load_function(text: str) -> tuple[Any, list[str] | None]:
     return found, None if tasks is None else [str(task) for task in tasks]
 
 
-def _named(module: ModuleType, name: str, where: str) -> Any:
+def _named(module: ModuleType, name: str, where: str) -> object:
     public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     if not hasattr(module, name):
         raise InputError(f"{where}: there is no '{name}' in it. {did_you_mean(name, public)}")
-    found = getattr(module, name)
+    found: object = getattr(module, name)
     if inspect.isclass(found):
         raise InputError(f"{where}: '{name}' is a class. Make an object of it there, and name that.")
     return found
 
 
 def _execute(path: Path, text: str) -> ModuleType:
-    """Module of a file, found under its own name by what it defines and by what imports it."""
+    """Module of a file, registered under its own name."""
     path = path.absolute()
     known = sys.modules.get(path.stem)
     ours = known is None or getattr(known, "__file__", None) == str(path)

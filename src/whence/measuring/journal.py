@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -122,7 +121,7 @@ class Journal(Books):
         """Add results to the journal, and wait until they are on disk."""
         lines = []
         for job, reply in results:
-            record: dict[str, Any] = {"row": job.row, "replicate": job.replicate}
+            record: dict[str, object] = {"row": job.row, "replicate": job.replicate}
             if reply.values is None:
                 record["failed"] = reply.reason
                 self._write_report(job, reply)

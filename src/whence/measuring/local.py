@@ -14,7 +14,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from whence.errors import InputError, brief
 from whence.measuring.outcome_fn import OutcomeFn, given
@@ -114,7 +114,7 @@ class LocalWorker:
         with suppress(OSError):  # it has died already, as `poll` will find
             self._jobs.send_bytes(packed)
 
-    def handles(self) -> list[Any]:
+    def handles(self) -> list[Connection | int]:
         """Whatever becomes readable when there is something to do."""
         return [handle for handle in (self._replies, self._output) if handle is not None]
 

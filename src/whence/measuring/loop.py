@@ -9,15 +9,15 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from whence.errors import DataWarning, InputError
 from whence.measuring.display import Display, duration
 from whence.measuring.engine import Workers
 from whence.measuring.fingerprint import fingerprint_of, state_of
 from whence.measuring.journal import Books, open_journal
-from whence.measuring.outcome_fn import OutcomeFn, as_outcome_fn
-from whence.measuring.plan import make_plan
+from whence.measuring.outcome_fn import Measurable, OutcomeFn, as_outcome_fn
+from whence.measuring.plan import Designed, make_plan
 from whence.outcomes import Outcomes
 from whence.outcomes.ledger import Ledger, Result, unmeasured
 from whence.outcomes.plan import Job, Plan
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def measure(
-    outcome_fn: Any,
-    design: Any,
+    outcome_fn: Measurable,
+    design: Designed,
     n: int | None = None,
     *,
     tasks: Iterable[str] | int | None = None,
@@ -127,8 +127,16 @@ def measure(
     plan = make_plan(function, design, n, tasks=tasks, seed=seed, seeds=seeds, maximize=maximize)
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
     folder = None if path is None else Path(path)
-    how: Any = {"retry": retry, "accept_change": accept_change, "progress": progress}
-    ledger = carry_out(plan, function, folder, workers, keep_going=keep_going, **how)
+    ledger = carry_out(
+        plan,
+        function,
+        folder,
+        workers,
+        retry=retry,
+        keep_going=keep_going,
+        accept_change=accept_change,
+        progress=progress,
+    )
     if ledger.aside:
         warnings.warn(ledger.said_aside(), DataWarning, stacklevel=2)
     if ledger.failed:

@@ -2,9 +2,9 @@
 
 An outcome function maps subsets of tasks to numbers. Any function of ``(subset, seed)`` is one, and so is any object
 that has a method ``__call__(subset, seed)`` or ``batch(subsets, seeds)``, with whichever of the attributes below it
-wants to say. `OutcomeFn` writes them all down with what they are by default: inherit from it to be complete, or leave
-it to `as_outcome_fn`, the only place that looks at what an object has. The conformance table of the tests runs all
-outcome functions of the library, and one line there adds another.
+has. `OutcomeFn` lists them all with their defaults: inherit from it to be complete, or leave it to `as_outcome_fn`, the
+only place that looks at what an object has. The conformance table of the tests runs all outcome functions of the
+library; one line there adds another.
 """
 
 from __future__ import annotations
@@ -13,17 +13,30 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
+from whence.arrays import Floats, Integers
 from whence.errors import InputError
 from whence.outcomes import Outcomes
-from whence.outcomes.checks import listed
+from whence.outcomes.checks import Directions, listed
 from whence.outcomes.subset import Subset
 
 BATCH_SIZE = 64
 _SAID = ("task_names", "maximize", "provenance", "replicates", "batch_size", "batch", "tuned", "check")
+
+
+class Batched(Protocol):
+    """Object that measures many subsets in one call; see `OutcomeFn`."""
+
+    @property
+    def batch(self) -> Callable[[Floats, Integers], object]:
+        """From arrays (m, K) and (m,) to ``{metric: (m,) or (m, T)}``."""
+        ...
+
+
+Measurable = Callable[[Subset, int], object] | Batched
 
 
 class OutcomeFn:
@@ -34,21 +47,21 @@ class OutcomeFn:
     Attributes
     ----------
     task_names : sequence of str or None
-        Tasks, in the order of the columns of subsets; None where it works with any.
+        Tasks, in the order of the columns of subsets; None if it works with any tasks.
     maximize : bool or sequence of str
         Metrics for which higher is better.
     provenance : mapping of str to str
-        How the outcomes are made, in words; it goes into the table.
+        How the outcomes are made, in words; kept in the table.
     fingerprint : mapping of str to str, or None
         What the outcomes depend on (data, model, recipe), each as a digest or a short text: a run folder is resumed
-        only where they are the same. None: found by looking at the function; see `whence.measuring.fingerprint`.
+        only if they are the same. None to find them by inspecting the function; see `whence.measuring.fingerprint`.
     batch : callable or None
         ``batch(subsets, seeds)`` from arrays (m, K) and (m,) to ``{metric: (m,) or (m, T)}``, called in this process;
-        None where subsets are measured one by one.
+        None if subsets are measured one by one.
     batch_size : int
         The largest m.
     replicates : int
-        Runs of each subset, where `measure` is not told; more than one where training is noisy.
+        Default number of runs per subset; more than one if training is noisy.
 
     Examples
     --------
@@ -61,25 +74,25 @@ class OutcomeFn:
     """
 
     task_names: Sequence[str] | None = None
-    maximize: Any = ()
+    maximize: Directions = ()
     provenance: Mapping[str, str] = {}
     fingerprint: Mapping[str, str] | None = None
-    batch: Callable[[Any, Any], Any] | None = None
+    batch: Callable[[Floats, Integers], object] | None = None
     batch_size: int = BATCH_SIZE
     replicates: int = 1
 
-    def __call__(self, subset: Subset, seed: int) -> Any:
+    def __call__(self, subset: Subset, seed: int) -> object:
         """Outcomes of one subset: a number, an array, or ``{metric: number or array}``."""
         if self.batch is None:
             raise NotImplementedError(f"{name_of(self)} has neither __call__ nor batch.")
         found = self.batch(np.asarray(subset)[None], np.array([seed]))
         return {name: np.asarray(values)[0] for name, values in found.items()} if isinstance(found, Mapping) else found
 
-    def tuned(self, runs: Outcomes) -> Any:
-        """The same with its settings chosen by a few true runs; itself where it has none to choose."""
+    def tuned(self, runs: Outcomes) -> OutcomeFn:
+        """A copy with its settings chosen by a few true runs; itself if it has none to choose."""
         return self
 
-    def check(self, runs: Outcomes) -> Any:
+    def check(self, runs: Outcomes) -> object:
         """The result of a comparison with true runs, whose ``str`` is a verdict; None if nothing can be compared."""
         return None
 
@@ -87,7 +100,7 @@ class OutcomeFn:
 class _Adapted(OutcomeFn):
     """Any function or object as an `OutcomeFn`."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         self.given = given
         self.__qualname__ = name_of(given)
         for name in _SAID:
@@ -96,15 +109,15 @@ class _Adapted(OutcomeFn):
 
     @property
     def fingerprint(self) -> Mapping[str, str] | None:  # type: ignore[override]
-        """As it is when asked for: it may take long to find."""
+        """Read only when needed: it may take long to compute."""
         return getattr(self.given, "fingerprint", None)
 
-    def __call__(self, subset: Subset, seed: int) -> Any:
+    def __call__(self, subset: Subset, seed: int) -> object:
         return self.given(subset, seed) if callable(self.given) else super().__call__(subset, seed)
 
 
-def as_outcome_fn(function: Any) -> OutcomeFn:
-    """What was given to measure with as an `OutcomeFn`; what cannot be one is refused.
+def as_outcome_fn(function: object) -> OutcomeFn:
+    """The given function or object as an `OutcomeFn`; anything else is refused.
 
     Examples
     --------
@@ -125,8 +138,8 @@ def as_outcome_fn(function: Any) -> OutcomeFn:
     return found
 
 
-def given(outcome_fn: OutcomeFn) -> Any:
-    """What the user gave, of what `as_outcome_fn` made of it."""
+def given(outcome_fn: OutcomeFn) -> object:
+    """What the user gave to `as_outcome_fn`."""
     return outcome_fn.given if isinstance(outcome_fn, _Adapted) else outcome_fn
 
 
@@ -146,11 +159,11 @@ def _check(found: OutcomeFn) -> None:
         listed(found.task_names)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
 
 
-def name_of(outcome_fn: Any) -> str:
+def name_of(outcome_fn: object) -> str:
     """Name of a function, of what a partial calls, or of the class of an object.
 
     Examples
@@ -164,11 +177,13 @@ def name_of(outcome_fn: Any) -> str:
 
 
 def check_signature(outcome_fn: OutcomeFn, subset: Subset) -> None:
-    """Refuse what cannot be called with a subset and a seed before anything is begun."""
+    """Refuse, before anything starts, a function that cannot be called with a subset and a seed."""
+    function = given(outcome_fn)
+    assert callable(function)
     try:
-        signature = inspect.signature(given(outcome_fn))
+        signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # some built-in functions do not tell
+        return  # some built-in functions have no signature
     try:
         signature.bind(subset, 0)
     except TypeError as error:

@@ -1,26 +1,35 @@
-"""From what `whence.measure` is given to the plan of a run."""
+"""The plan of a run, from the arguments of `whence.measure`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from whence.designs import parse_design
+from whence.designs import Design, parse_design
 from whence.errors import InputError, counted, some_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
-from whence.outcomes.checks import Floats, as_names, as_numbers, check_weights, listed
+from whence.outcomes import Outcomes
+from whence.outcomes.checks import Directions, Floats, as_names, as_numbers, check_weights, listed
 from whence.outcomes.plan import Plan
 
 GIVEN = "given subsets"
+Designed = Design | str | Outcomes | ArrayLike
 
 
 def make_plan(
-    outcome_fn: OutcomeFn, design: Any, n: int | None, *, tasks: Any, seed: int, seeds: int | None, maximize: Any
+    outcome_fn: OutcomeFn,
+    design: Designed,
+    n: int | None,
+    *,
+    tasks: Iterable[str] | int | None,
+    seed: int,
+    seeds: int | None,
+    maximize: Directions | None,
 ) -> Plan:
-    """Plan of a run from what `whence.measure` is given."""
+    """Plan of a run, from the arguments of `whence.measure`."""
     seeds = whole(outcome_fn.replicates if seeds is None else seeds, "seeds", 1)
     seed = whole(seed, "seed", 0)
     if n is not None:
@@ -28,17 +37,18 @@ def make_plan(
     design = parse_design(design) if isinstance(design, str) else design
     own = task_names(outcome_fn.task_names)
     names = own if tasks is None or (own and tasks == len(own)) else task_names(tasks)
-    if callable(getattr(design, "draw", None)):
+    draw = getattr(design, "draw", None)
+    if callable(draw):
         if names is None:
             raise InputError(
                 f"The tasks must be known to draw subsets of them: name them with {{tasks}}, or give their number. The "
                 f"outcome function has no 'task_names', and {design} is a design for any tasks.",
                 tasks=None,
             )
-        # The repr of an object that has none of its own is another one in every process.
-        kind: Any = type(design)
+        # The default repr of an object differs from process to process.
+        kind = type(design)
         text = kind.__name__ if kind.__repr__ is object.__repr__ else str(design)
-        subsets = np.array(design.draw(len(names), n, seed=seed), dtype=np.float64)
+        subsets = np.array(draw(len(names), n, seed=seed), dtype=np.float64)
         if subsets.ndim != 2 or subsets.shape[1] != len(names) or not len(subsets):
             raise InputError(
                 f"A design must draw at least one subset, an array of shape (n, {len(names)}). {text} drew an array of "
@@ -47,17 +57,20 @@ def make_plan(
     else:
         text = GIVEN
         subsets, names = _given(design, n, names)
-    if own is not None:  # whose order is that of the columns which the function gets
+    if own is not None:  # the columns that the function gets are in its own order
         subsets, names = subsets[:, _order(names, own, "'tasks' and the outcome function")], own
     check_weights(subsets, names)
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
-    if not isinstance(up, bool):
-        up = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
+    directions: bool | list[str | bool]
+    if isinstance(up, bool):
+        directions = up
+    else:
+        directions = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
     provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
-    return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, up, provenance)
+    return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, directions, provenance)
 
 
-def whole(value: Any, parameter: str, least: int) -> int:
+def whole(value: object, parameter: str, least: int) -> int:
     """Integer of at least ``least``, or an error that names the parameter of measure."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(
@@ -66,11 +79,11 @@ def whole(value: Any, parameter: str, least: int) -> int:
     return int(value)
 
 
-def task_names(tasks: Any) -> tuple[str, ...] | None:
-    """Names of tasks from names or their number; None from nothing."""
+def task_names(tasks: Iterable[str] | int | None) -> tuple[str, ...] | None:
+    """Names of tasks, from names or their number; None from None."""
     if tasks is None:
         return None
-    if isinstance(tasks, Integral):
+    if isinstance(tasks, int | Integral):
         return as_names(None, "task", whole(tasks, "tasks", 1))
     names = listed(tasks)
     if not names:
@@ -78,16 +91,16 @@ def task_names(tasks: Any) -> tuple[str, ...] | None:
     return as_names(names, "task", len(names))
 
 
-def _given(design: Any, n: int | None, names: tuple[str, ...] | None) -> tuple[Floats, tuple[str, ...]]:
+def _given(design: object, n: int | None, names: tuple[str, ...] | None) -> tuple[Floats, tuple[str, ...]]:
     """Subsets given as an array, a frame, or something that has subsets and task names, and the task names."""
-    named = getattr(design, "task_names", None) if hasattr(design, "subsets") else None
-    rows, columns = as_numbers(design.subsets if hasattr(design, "subsets") else design, "design")
+    subsets = getattr(design, "subsets", None)
+    rows, columns = as_numbers(design if subsets is None else subsets, "design")
     if rows.ndim != 2 or not rows.size:
         raise InputError(
             "The 'design' parameter of measure must be a design, or an array of subsets with a row per subset and a "
             f"column per task. Got shape {rows.shape} instead."
         )
-    named = columns if named is None else named
+    named = columns if subsets is None else getattr(design, "task_names", columns)
     if named is None:
         found = as_names(names, "task", rows.shape[1])
     else:

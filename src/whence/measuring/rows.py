@@ -1,4 +1,4 @@
-"""One row, from its subset and seed to its numbers or the reason why there are none: the same in every engine."""
+"""Measuring one row, the same in every engine: a subset and a seed in, numbers or the reason for a failure out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TextIO
 
 import numpy as np
 
@@ -30,7 +30,7 @@ def as_queue(todo: Sequence[Job]) -> deque[Job]:
     return todo if isinstance(todo, deque) else deque(todo)
 
 
-def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: int) -> Reply:
+def measure_row(outcome_fn: Callable[[Subset, int], object], subset: Subset, seed: int) -> Reply:
     """Call the outcome function; whatever goes wrong in it is a reply too.
 
     Examples
@@ -54,8 +54,7 @@ def measure_row(outcome_fn: Callable[[Subset, int], Any], subset: Subset, seed: 
 def in_this_process() -> Iterator[None]:
     """End every process that an outcome function has forked and that comes back from it.
 
-    It would run on as a second copy of the worker, or of the whole run: answer for rows that are not its own, and write
-    to the same journal.
+    Otherwise it would go on as a second copy of the worker, or of the whole run, and write to the same journal.
     """
     process = os.getpid()
     try:
@@ -69,7 +68,7 @@ def in_this_process() -> Iterator[None]:
 def restored() -> Iterator[None]:
     """Give the process back its folder, its output and its depth of recursion, whatever a row has done to them.
 
-    The next row would otherwise write into another folder, or fail where it prints: for what is not its own fault.
+    Otherwise the next row could write into another folder, or fail when it prints.
     """
     folder, streams, depth = None, (sys.stdout, sys.stderr), sys.getrecursionlimit()
     with suppress(OSError):  # it may be gone
@@ -83,9 +82,9 @@ def restored() -> Iterator[None]:
             os.chdir(folder or os.curdir)
 
 
-def _opened(stream: Any, handle: int) -> Any:
-    """The stream, or another one to the same place where it was closed."""
-    if not getattr(stream, "closed", False):
+def _opened(stream: TextIO, handle: int) -> TextIO:
+    """The stream, or a new one to the same place if it was closed."""
+    if not getattr(stream, "closed", False):  # a stream of the user's own may have no such attribute
         return stream
     return open(handle, "w", buffering=1, errors="backslashreplace", closefd=False)
 
@@ -98,7 +97,7 @@ def seeded(seed: int) -> Iterator[None]:
     process has measured before, and so on the number of workers.
     """
     pythons, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002
-    torch: Any = sys.modules.get("torch")
+    torch = sys.modules.get("torch")
     torchs = torch.get_rng_state() if torch else None
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from numbers import Number
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from whence.outcomes.ledger import ALONE
 from whence.outcomes.sheets import flat_record
 
 
-def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
+def flatten(returned: object) -> tuple[tuple[str, ...], list[float]]:
     """Target names and values of one row.
 
     Parameters
@@ -33,7 +32,7 @@ def flatten(returned: Any) -> tuple[tuple[str, ...], list[float]]:
     return names, columns.tolist()
 
 
-def flatten_batch(returned: Any, m: int) -> tuple[tuple[str, ...], list[list[float]]]:
+def flatten_batch(returned: object, m: int) -> tuple[tuple[str, ...], list[list[float]]]:
     """Target names and values of ``m`` rows measured together, from arrays of shape (m,) or (m, T).
 
     Examples
@@ -47,8 +46,8 @@ def flatten_batch(returned: Any, m: int) -> tuple[tuple[str, ...], list[list[flo
     return names, columns.tolist()
 
 
-def texts_of(returned: Any) -> tuple[str, ...]:
-    """Names of what is text among the metrics that were returned, such as the path of a checkpoint.
+def texts_of(returned: object) -> tuple[str, ...]:
+    """Names of the returned metrics that are text, such as the path of a checkpoint.
 
     Examples
     --------
@@ -60,13 +59,13 @@ def texts_of(returned: Any) -> tuple[str, ...]:
     return tuple(name for name, value in flat_record(returned) if _is_text(value))
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     if isinstance(value, list | tuple):
         return len(value) > 0 and all(isinstance(one, str | bytes) for one in value)
     return isinstance(value, str | bytes) or getattr(getattr(value, "dtype", None), "kind", "") in ("U", "S")
 
 
-def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
+def _columns(returned: object, lead: int) -> tuple[tuple[str, ...], Floats]:
     """Names, and values with ``lead`` leading dimensions (0 for one row, 1 for a batch), shape (…, T)."""
     aside = texts_of(returned)
     given = dict(flat_record(returned if isinstance(returned, Mapping) else {ALONE: returned}))
@@ -92,10 +91,10 @@ def _columns(returned: Any, lead: int) -> tuple[tuple[str, ...], Floats]:
     return tuple(names), np.concatenate(parts, axis=-1)
 
 
-def _numbers(value: Any, name: str, lead: int) -> Floats:
-    real = "complex" not in str(getattr(value, "dtype", ""))
-    if real and hasattr(value, "detach"):  # a tensor, wherever it lives and whatever its precision
-        value = value.detach().double().cpu().numpy()
+def _numbers(value: object, name: str, lead: int) -> Floats:
+    real, detach = "complex" not in str(getattr(value, "dtype", "")), getattr(value, "detach", None)
+    if real and callable(detach):  # a tensor, wherever it lives and whatever its precision
+        value = detach().double().cpu().numpy()
     try:
         array = np.asarray(unmasked(value))
     except ValueError as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import faulthandler
 import os
+from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 from whence.errors import brief
 from whence.measuring.pool import Broken, Measured, Ready
@@ -29,10 +29,10 @@ def main(incoming: int, outgoing: int) -> None:
         replies.send(Measured(job.row, job.replicate, os.getpid(), reply))
 
 
-def _load(jobs: Connection, replies: Connection) -> Any:
+def _load(jobs: Connection, replies: Connection) -> tuple[Callable[[Subset, int], object], tuple[str, ...]]:
     try:
         with in_this_process():
-            found = jobs.recv()
+            found: tuple[Callable[[Subset, int], object], tuple[str, ...]] = jobs.recv()
     except Exception as error:
         replies.send(Broken(brief(error)))
         raise

@@ -11,7 +11,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +19,13 @@ from torch.nn.modules.loss import _Loss
 from whence.errors import DataWarning, InputError, brief
 from whence.models.losses import Loss, check_curvature, loss_named
 
-OwnFunction = Callable[[Tensor, Tensor], Any]
+OwnFunction = Callable[[Tensor, Tensor], object]
+GivenLoss = str | Loss | OwnFunction
 OF_CLASSES = (nn.CrossEntropyLoss, nn.NLLLoss)
 TRIED = 4  # examples
 
 
-def as_loss(given: Any, shape: tuple[int, ...], labels: Tensor | None = None) -> Loss:
+def as_loss(given: GivenLoss, shape: tuple[int, ...], labels: Tensor | None = None) -> Loss:
     """Return the loss of that name, or one made from a function of (outputs, labels).
 
     Parameters
@@ -47,9 +47,8 @@ def as_loss(given: Any, shape: tuple[int, ...], labels: Tensor | None = None) ->
     if isinstance(given, OF_CLASSES) and labels is not None and _as_torch_has_them(labels, shape):
         return PerExample(given, shape, classes_last=False)
     found = loss_named(given)
-    if hasattr(found, "with_slope"):
-        whole: Loss = found
-        return whole
+    if isinstance(found, Loss):
+        return found
     if not callable(found):
         raise InputError(
             "The 'loss' parameter of Problem must be the name of a loss or a function of (outputs, labels). "
@@ -164,9 +163,13 @@ class PerExample:
 
     def _one(self, output: Tensor, label: Tensor) -> Tensor:
         found = self.function(self._formed(output[None]), self._formed_labels(label[None], output[None]))
-        if isinstance(self.function, OF_CLASSES) and found.ndim and not label.is_floating_point():
-            total: Tensor = found.sum()
-            return total / (label != self.function.ignore_index).sum().clamp_min(1)
+        if (
+            isinstance(self.function, OF_CLASSES)
+            and isinstance(found, Tensor)
+            and found.ndim
+            and not label.is_floating_point()
+        ):
+            return found.sum() / (label != self.function.ignore_index).sum().clamp_min(1)
         return _number(found)
 
     def _formed(self, outputs: Tensor) -> Tensor:
@@ -211,7 +214,7 @@ class OwnMetric:
         many = outputs.reshape(-1, *outputs.shape[-2:])
         return torch.stack([torch.as_tensor(self._value(one, labels)).to(outputs) for one in many])
 
-    def _value(self, outputs: Tensor, labels: Tensor) -> Any:
+    def _value(self, outputs: Tensor, labels: Tensor) -> object:
         found = self.function(as_given(outputs, self.shape), labels)
         several = getattr(found, "ndim", 0) > 1
         return torch.as_tensor(found).double().flatten(1).mean(1) if several else found
@@ -238,7 +241,7 @@ class OwnMetric:
             )
 
 
-def is_whole(metric: Any) -> bool:
+def is_whole(metric: object) -> bool:
     """Whether a metric is one number for all queries of a target."""
     return isinstance(metric, OwnMetric) and metric.whole
 
@@ -250,7 +253,7 @@ def as_given(outputs: Tensor, shape: tuple[int, ...]) -> Tensor:
     return torch.unflatten(outputs, -1, (-1, *shape[1:])) if shape else outputs[..., 0]
 
 
-def name_of(function: Any) -> str:
+def name_of(function: object) -> str:
     """Name of a function, or of the class of an object."""
     return str(getattr(function, "__name__", type(function).__name__))
 
@@ -261,7 +264,7 @@ def _flat(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return outputs.reshape(-1, outputs.shape[-1]), many.reshape(-1, *labels.shape[1:])
 
 
-def _number(found: Any) -> Tensor:
+def _number(found: object) -> Tensor:
     if not isinstance(found, Tensor):
         raise TypeError(f"it returned {type(found).__name__} where a tensor was expected")
     return found.mean()

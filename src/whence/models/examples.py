@@ -6,23 +6,21 @@ so that retraining, gradients and merging all see the same rows in the same orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map
 
 from whence.errors import InputError, counted, some_of
 
-Inputs = Any  # a tensor, or a tuple or dict of tensors, with one row per example
-Given = (
-    Any  # Examples, {name: group} or a single group; a group is (inputs, labels) or a dataset of such pairs or dicts
-)
-Collate = Callable[[list[Any]], Any]  # examples of a dataset → (inputs, labels), or a dict with "labels"
+Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # with one row per example
+Given = object  # Examples, {name: group} or a single group: (inputs, labels), or a dataset of such pairs or dicts
+Collate = Callable[[list[Any]], object]  # examples of a dataset → (inputs, labels), or a dict with "labels"
 LABELS = ("labels", "label")  # as the datasets and models of Hugging Face call them
 
 
@@ -124,24 +122,24 @@ class Examples:
         return Examples(inputs, self.labels.to(device), self.owner.to(device), self.names)
 
 
-def names_alone(given: Given) -> bool:
+def names_alone(given: Given) -> TypeGuard[Sequence[str]]:
     """Whether tasks are given as names, without examples."""
     return isinstance(given, list | tuple) and len(given) > 0 and all(isinstance(name, str) for name in given)
 
 
-def is_group(given: Mapping[str, Any]) -> bool:
+def is_group(given: Mapping[str, object]) -> bool:
     """Whether a mapping is a batch of Hugging Face, and not groups by name."""
     return any(isinstance(given.get(name), Tensor | np.ndarray | list) for name in LABELS)
 
 
-def _is_dataset(group: Any) -> bool:
+def _is_dataset(group: object) -> TypeGuard[torch.utils.data.Dataset[object]]:
     """Whether something has examples by number, as datasets of torch and Hugging Face do."""
     if isinstance(group, torch.utils.data.Dataset) or hasattr(group, "column_names"):
         return True
     return isinstance(group, list) and len(group) > 0 and isinstance(group[0], Mapping)
 
 
-def _collated(groups: dict[str, Any], what: str, collate: Collate | None) -> dict[str, Any]:
+def _collated(groups: dict[str, object], what: str, collate: Collate | None) -> dict[str, object]:
     """The groups with one batch instead of each dataset, all of them padded alike."""
     for name, group in groups.items():
         if isinstance(group, torch.utils.data.DataLoader):
@@ -151,7 +149,7 @@ def _collated(groups: dict[str, Any], what: str, collate: Collate | None) -> dic
         return groups
     sizes = []
     for name, group in datasets.items():
-        if not isinstance(group, list) and not hasattr(group, "__len__"):
+        if not isinstance(group, Sized):
             raise InputError(f"{what}[{name!r}] is a stream without a length: give a dataset that has one.")
         if not len(group):
             raise InputError(f"{what}[{name!r}] has no examples: leave the task out, or give it some.")
@@ -167,12 +165,13 @@ def _collated(groups: dict[str, Any], what: str, collate: Collate | None) -> dic
     starts = np.concatenate([[0], np.cumsum(sizes)])
     if any(not isinstance(leaf, Tensor) or len(leaf) != starts[-1] for leaf in [*tree_flatten(inputs)[0], labels]):
         raise InputError(f"A batch of the {what} must hold tensors with a row for each of {starts[-1]} examples.")
+    assert isinstance(labels, Tensor)
     for name, start, stop in zip(datasets, starts[:-1], starts[1:], strict=True):
         groups[name] = tree_map(lambda leaf, a=start, b=stop: leaf[a:b], inputs), labels[start:stop]
     return groups
 
 
-def _split_labels(batch: Any, what: str) -> tuple[Any, Any]:
+def _split_labels(batch: object, what: str) -> tuple[object, object]:
     """Inputs and labels of a batch."""
     if isinstance(batch, list | tuple) and len(batch) == 2:
         return batch[0], batch[1]
@@ -186,7 +185,7 @@ def _split_labels(batch: Any, what: str) -> tuple[Any, Any]:
     )
 
 
-def _pair(group: Any, where: str) -> tuple[Inputs, Tensor]:
+def _pair(group: object, where: str) -> tuple[Inputs, Tensor]:
     """Return (inputs, labels) of a group, as tensors."""
     if isinstance(group, Mapping):
         group = _split_labels(group, where)
@@ -198,6 +197,7 @@ def _pair(group: Any, where: str) -> tuple[Inputs, Tensor]:
     leaves, _ = tree_flatten(inputs)
     if any(not isinstance(leaf, Tensor) or leaf.ndim == 0 for leaf in [*leaves, labels]) or not leaves:
         raise InputError(f"{where} must hold tensors (or arrays) with one row per example.")
+    assert isinstance(labels, Tensor)
     if len({len(leaf) for leaf in [*leaves, labels]}) > 1:
         shapes = ", ".join(str(tuple(leaf.shape)) for leaf in [*leaves, labels])
         raise InputError(f"{where} must have as many labels as inputs. Got shapes {shapes}.")
@@ -206,14 +206,14 @@ def _pair(group: Any, where: str) -> tuple[Inputs, Tensor]:
     return inputs, labels
 
 
-def _tensor(leaf: Any) -> Any:
+def _tensor(leaf: object) -> object:
     return torch.as_tensor(leaf) if isinstance(leaf, (np.ndarray, list)) else leaf
 
 
 def _check_same_form(parts: Mapping[str, tuple[Inputs, Tensor]], what: str) -> None:
     """Refuse groups that cannot be stacked."""
 
-    def form(part: tuple[Inputs, Tensor]) -> Any:
+    def form(part: tuple[Inputs, Tensor]) -> tuple[TreeSpec, list[tuple[tuple[int, ...], torch.dtype, torch.device]]]:
         leaves, spec = tree_flatten(part)
         return spec, [(tuple(leaf.shape[1:]), leaf.dtype, leaf.device) for leaf in leaves]
 

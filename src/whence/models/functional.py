@@ -80,7 +80,7 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
     return ModelFn(_without_weights(model).train(training), fixed), chosen
 
 
-def as_outputs(returned: Any) -> Tensor:
+def as_outputs(returned: object) -> Tensor:
     """Outputs, with one row per example, of whatever a model returned."""
     outputs = getattr(returned, "logits", returned)
     if isinstance(outputs, dict):
@@ -121,7 +121,7 @@ def _chosen(model: nn.Module, params: Filter) -> Params:
 
 def _without_weights(model: nn.Module) -> nn.Module:
     """Copy the module with placeholders for its weights, so that a large model is not held twice."""
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
@@ -141,7 +141,7 @@ def plain_attention() -> Iterator[None]:
         mha.set_fastpath_enabled(fast)
 
 
-def _arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     if isinstance(inputs, dict):
         return (), inputs
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,10 +16,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from whence.models.memory import make_room
 
+Batch = TypeVar("Batch")
+Shape = tuple[object, ...]  # of the leaves of a batch
 FIRST = 3  # steps of a shape that run as they are, so that libraries have set themselves up before one is recorded
 
 
-class Recorded:
+class Recorded(Generic[Batch]):
     """Work that puts gradients into ``.grad`` of the leaves, recorded for each shape of its batches.
 
     Where a batch cannot be recorded (the model looks at its numbers on the way, or memory runs out), everything runs as
@@ -33,13 +35,13 @@ class Recorded:
         Parameters, which stay where they are in memory.
     """
 
-    def __init__(self, work: Callable[[Any], None], leaves: list[Tensor]) -> None:
+    def __init__(self, work: Callable[[Batch], None], leaves: list[Tensor]) -> None:
         self.work, self.leaves = work, leaves
         self.possible = leaves[0].device.type == "cuda"
-        self.seen: Counter[Any] = Counter()
-        self.graphs: dict[Any, tuple[Any, Any, list[Tensor | None]]] = {}
+        self.seen: Counter[Shape] = Counter()
+        self.graphs: dict[Shape, tuple[torch.cuda.CUDAGraph, Batch, list[Tensor | None]]] = {}
 
-    def __call__(self, batch: Any) -> None:
+    def __call__(self, batch: Batch) -> None:
         """Put the gradients of a batch into ``.grad`` of the leaves."""
         shape = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(batch))
         self.seen[shape] += 1
@@ -56,7 +58,7 @@ class Recorded:
         for leaf, gradient in zip(self.leaves, gradients, strict=True):
             leaf.grad = gradient
 
-    def _record(self, shape: Any, batch: Any) -> None:
+    def _record(self, shape: Shape, batch: Batch) -> None:
         place = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, batch)
         graph = torch.cuda.CUDAGraph()
         pool = next((other.pool() for other, *_ in self.graphs.values()), None)

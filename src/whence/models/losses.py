@@ -9,7 +9,7 @@ What any other function of (outputs, labels) lacks of this is derived: see calla
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ IGNORED = -100  # the label that does not count, as in torch
 MOST_CURVATURE = 2**29  # numbers in the curvature of a batch
 
 
+@runtime_checkable
 class Loss(Protocol):
     """What training minimises, per example."""
 
@@ -220,7 +221,7 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-def loss_named(given: Any) -> Any:
+def loss_named(given: object) -> object:
     """Return the loss of that name, or what a loss of torch is called here; anything else as it is.
 
     Examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -86,9 +86,8 @@ class Chunks:
         start = 0
         while start < n:
             stop = min(start + self.size, n)
-            part, fits = _attempt(work, slice(start, stop))
-            if fits:
-                parts.append(part)
+            if found := _attempt(work, slice(start, stop)):
+                parts += found
                 start = stop
                 continue
             self.size = max(1, (stop - start) // 2)
@@ -103,14 +102,14 @@ def make_room() -> None:
         torch.cuda.empty_cache()
 
 
-def _attempt(work: Callable[[slice], Any], rows: slice) -> tuple[Any, bool]:
-    """Return the result and True, or None and False where memory ran out and fewer rows may help."""
+def _attempt(work: Callable[[slice], Part], rows: slice) -> list[Part]:
+    """The result alone in a list, which is empty if memory ran out and fewer rows may help."""
     try:
-        return work(rows), True
+        return [work(rows)]
     except RuntimeError as error:
         if rows.stop - rows.start == 1 or not out_of_memory(error):
             raise
-        return None, False
+        return []
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -6,16 +6,16 @@ Like losses, they broadcast over leading axes: outputs (..., n, C) and labels (n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from whence.errors import InputError, did_you_mean
-from whence.models.callables import OwnMetric, name_of
+from whence.models.callables import OwnFunction, OwnMetric, name_of
 from whence.models.losses import IGNORED, Loss, NextToken, Squared, picked
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, C), labels (n, ...) → (..., n)
+GivenMetrics = str | OwnFunction | Iterable[str | OwnFunction] | Mapping[str, str | OwnFunction]
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -39,7 +39,7 @@ METRICS: dict[str, Metric] = {"accuracy": accuracy, "margin": margin}  # higher 
 
 
 def metrics_named(
-    given: Any, loss: Loss, labels: Tensor | None = None, shape: tuple[int, ...] = (1,)
+    given: GivenMetrics, loss: Loss, labels: Tensor | None = None, shape: tuple[int, ...] = (1,)
 ) -> dict[str, Metric]:
     """Return the metrics by name.
 
@@ -72,7 +72,7 @@ def metrics_named(
     return found
 
 
-def _pairs(given: Any) -> Iterable[tuple[str, Any]]:
+def _pairs(given: GivenMetrics) -> list[tuple[str, str | OwnFunction]]:
     """Name and metric of each."""
     if isinstance(given, Mapping):
         wanted = [(str(name), one) for name, one in given.items()]

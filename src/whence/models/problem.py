@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +16,12 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from whence.errors import InputError, brief, counted, did_you_mean, some_of
-from whence.models.callables import TRIED, OwnMetric, as_loss
+from whence.models.callables import TRIED, GivenLoss, OwnMetric, as_loss
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
 from whence.models.functional import Filter, ModelFn, functional, plain_attention
 from whence.models.losses import CrossEntropy, NextToken
 from whence.models.memory import bytes_per_row
-from whence.models.metrics import METRICS, metrics_named
+from whence.models.metrics import METRICS, GivenMetrics, metrics_named
 from whence.models.targets import higher_is_better
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
@@ -86,8 +85,8 @@ class Problem:
         tasks: Given,
         targets: Given,
         *,
-        loss: Any = "cross_entropy",
-        metrics: Any = "loss",
+        loss: GivenLoss = "cross_entropy",
+        metrics: GivenMetrics = "loss",
         maximize: Sequence[str] | None = None,
         collate: Collate | None = None,
         per_query: bool = False,
@@ -100,7 +99,7 @@ class Problem:
         self.device = torch.device(device) if device is not None else next(iter(model.parameters())).device
         self.targets = Examples.of(targets, "target", collate).to(self.device)
         self.has_examples = not names_alone(tasks)
-        stand_in = tasks if self.has_examples else self.targets.standing_for(tasks)
+        stand_in = self.targets.standing_for(tasks) if names_alone(tasks) else tasks
         self.tasks = Examples.of(stand_in, "tasks", collate).to(self.device)
         self.output_fn, chosen = self._function(model, params, training=False)
         self.train_fn, _ = self._function(model, params, training=True)
@@ -256,7 +255,7 @@ class Problem:
             return bytes_per_row(lambda n: self.losses(state, *self.some_rows(self.tasks, n)).sum())
 
 
-def as_problem(given: Any, *, examples: bool = True) -> Problem:
+def as_problem(given: object, *, examples: bool = True) -> Problem:
     """Return the problem if it is one, as the first argument of every estimator and baseline must be.
 
     With ``examples``, its tasks must have some: what merges checkpoints can do without.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Literal
 
 from whence.errors import InputError, counted, did_you_mean
 from whence.models.optimizers import Optimizer, optimizer_named
@@ -113,7 +113,7 @@ class Recipe:
         return self.lr
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """What the result of a training depends on, by name, as JSON has it."""
         usual = {field.name: field.default for field in fields(self)}
         found = {**asdict(self), "optimizer": str(self.update)}

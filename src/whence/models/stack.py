@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -97,11 +97,12 @@ class Stack:
         parts = Chunks(min(fits, most)).run(len(examples), some)
         return {name: torch.cat([part[name] for part in parts], dim=1) for name in metrics}
 
-    def side_by_side(self, function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
+    def side_by_side(
+        self, function: Callable[..., Tensor], in_dims: tuple[int | None, ...], state: State, *rest: Inputs
+    ) -> Tensor:
         """Results (m, n, …) of a function of one model and n examples for all models, as `side_by_side` has them."""
         if not getattr(self.problem.output_fn.module, "takes_stacks", False):
-            return side_by_side(function, in_dims, *args)
-        state, *rest = args
+            return side_by_side(function, in_dims, state, *rest)
         m = len(next(iter(state.values())))
 
         def flat(leaf: Tensor, dim: int | None) -> Tensor:
@@ -122,7 +123,7 @@ class Stack:
         problem = self.problem
         if full_batches and any(isinstance(module, _BatchNorm) for module in problem.train_fn.module.modules()):
             return "with batch normalisation, full batches must hold the examples of one subset only"
-        two: Any = {name: torch.stack([value, value]) for name, value in problem.start.items()}
+        two = {name: torch.stack([value, value]) for name, value in problem.start.items()}
         try:
             with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
                 warnings.filterwarnings("error", message="There is a performance drop")
@@ -136,7 +137,7 @@ class Stack:
         return ""
 
 
-def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: Any) -> Tensor:
+def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: State | Inputs) -> Tensor:
     """Results of a function of one model for all models of a stack; an ``in_dims`` of None is for what they share."""
     with plain_attention():
         found: Tensor = torch.func.vmap(function, in_dims=in_dims)(*args)

@@ -8,7 +8,7 @@ target, and ``<target>/<metric>`` (``law/loss``) where there are several.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def outcome_names(metric: str, targets: Iterable[str]) -> list[str]:
 def by_target(
     values: Mapping[str, Tensor],
     targets: Examples,
-    metrics: Mapping[str, Any] | None = None,
+    metrics: Mapping[str, object] | None = None,
     *,
     per_query: bool = False,
 ) -> dict[str, Floats]:
@@ -92,7 +92,7 @@ def joined(parts: Sequence[Mapping[str, Floats]]) -> dict[str, Floats]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def single(found: Mapping[str, Floats]) -> dict[str, Any]:
+def single(found: Mapping[str, Floats]) -> dict[str, float | Floats]:
     """Outcomes of the only subset: numbers, or arrays per query.
 
     >>> single({"loss": np.array([0.5]), "margin": np.array([[1.0, 2.0]])})

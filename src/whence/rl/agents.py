@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,9 +11,9 @@ from whence.measuring.fingerprint import parts_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes.subset import Subset
 from whence.rl.environments import Make, makers
-from whence.rl.rollouts import rollout
+from whence.rl.rollouts import Policy, rollout
 
-Train = Callable[[Mapping[str, Make], int], Any]
+Train = Callable[[Mapping[str, Make], int], Policy]
 
 
 class Agents(OutcomeFn):
@@ -77,7 +76,7 @@ class Agents(OutcomeFn):
     @property
     def fingerprint(self) -> Mapping[str, str]:  # type: ignore[override]
         """The training, how each environment is made, and how policies are judged."""
-        used: dict[str, Any] = {f"environment {name}": make for name, make in self._envs.items()}
+        used: dict[str, object] = {f"environment {name}": make for name, make in self._envs.items()}
         used |= {f"target {name}": make for name, make in self._targets.items()} | {"training": self._train}
         parts = {f"{of}: {name}": value for of, function in used.items() for name, value in parts_of(function)}
         names = {of: name_of(function) for of, function in used.items()}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from whence.errors import InputError, brief, did_you_mean
 
-Make = Callable[[], Any]  # returns a new environment
+if TYPE_CHECKING:
+    from gymnasium import Env, Space
+
+Make = Callable[[], "Env"]  # returns a new environment
 
 
-def makers(envs: Mapping[str, Any], parameter: str, beside: Mapping[str, Make] | None = None) -> dict[str, Make]:
+def makers(envs: Mapping[str, str | Make], parameter: str, beside: Mapping[str, Make] | None = None) -> dict[str, Make]:
     """Return how each environment is made, by name, checked: all are made once and must share their spaces.
 
     ``beside``: environments that were checked before, whose spaces these must share too.
@@ -28,10 +32,10 @@ def makers(envs: Mapping[str, Any], parameter: str, beside: Mapping[str, Make] |
     return found
 
 
-def maker(env: Any, name: str) -> Make:
+def maker(env: str | Make, name: str) -> Make:
     """Return a function that makes the environment: that of a Gymnasium id, or the function that was given."""
     if callable(env):
-        return env  # type: ignore[no-any-return]
+        return env
     if not isinstance(env, str):
         raise InputError(
             f"The environment '{name}' must be a Gymnasium id or a function that makes an environment. Got {env!r}."
@@ -42,7 +46,7 @@ def maker(env: Any, name: str) -> Make:
     return functools.partial(gymnasium.make, env)
 
 
-def require_alike(spaces: Sequence[tuple[str, Any, Any]]) -> None:
+def require_alike(spaces: Sequence[tuple[str, Space[object], Space[object]]]) -> None:
     """Refuse environments whose observations or actions differ: one policy could not act in all of them."""
     (first, *wanted), *others = spaces
     for name, *own in others:
@@ -54,7 +58,7 @@ def require_alike(spaces: Sequence[tuple[str, Any, Any]]) -> None:
                 )
 
 
-def _spaces(make: Make, name: str) -> tuple[Any, Any]:
+def _spaces(make: Make, name: str) -> tuple[Space[object], Space[object]]:
     error = require_gymnasium().error
     try:
         env = make()
@@ -70,7 +74,7 @@ def _spaces(make: Make, name: str) -> tuple[Any, Any]:
         getattr(env, "close", lambda: None)()
 
 
-def require_gymnasium() -> Any:
+def require_gymnasium() -> ModuleType:
     """Return the module, or say how to install it."""
     try:
         import gymnasium

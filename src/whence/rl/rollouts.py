@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
-from whence.arrays import Floats
+from whence.arrays import Floats, Integers
 from whence.errors import InputError
 from whence.rl.environments import Make, maker, require_gymnasium
 
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from gymnasium.vector import VectorEnv
+
+Act = Callable[[NDArray[Any]], ArrayLike]  # from observations (n, …) to actions (n, …)
+
 SUCCESS = ("success", "is_success")  # in what an environment says beside its reward
+
+
+class Predicts(Protocol):
+    """A policy as in Stable-Baselines3."""
+
+    def predict(self, observation: NDArray[Any], *, deterministic: bool) -> tuple[ArrayLike, object]:
+        """Actions, and the state of a recurrent policy."""
+        ...
+
+
+Policy = Act | Predicts
 
 
 @dataclass(frozen=True)
@@ -25,7 +43,7 @@ class Episodes:
 
 
 def rollout(
-    policy: Any,
+    policy: Policy,
     env: str | Make,
     *,
     episodes: int = 20,
@@ -79,7 +97,7 @@ def rollout(
     return Episodes(*(np.array(column, np.float64) for column in zip(*finished, strict=True)))
 
 
-def _play(envs: Any, act: Callable[[Any], Any], quota: Any, seed: int) -> list[tuple[float, ...]]:
+def _play(envs: VectorEnv, act: Act, quota: Integers, seed: int) -> list[tuple[float, ...]]:
     """Play until every copy has finished its quota of episodes, and return them copy by copy."""
     n = len(quota)
     done: list[list[tuple[float, ...]]] = [[] for _ in range(n)]
@@ -97,7 +115,7 @@ def _play(envs: Any, act: Callable[[Any], Any], quota: Any, seed: int) -> list[t
     return [episode for own, most in zip(done, quota, strict=True) for episode in own[:most]]
 
 
-def _success(info: dict[str, Any], n: int) -> Floats:
+def _success(info: Mapping[str, ArrayLike], n: int) -> Floats:
     """Success that each copy tells of in this step, NaN where it tells of none."""
     for key in SUCCESS:
         if key in info:
@@ -106,7 +124,7 @@ def _success(info: dict[str, Any], n: int) -> Floats:
     return np.full(n, np.nan)
 
 
-def acting(policy: Any) -> Callable[[Any], Any]:
+def acting(policy: Policy) -> Act:
     """Return a policy as a function from observations to actions."""
     if callable(predict := getattr(policy, "predict", None)):
         return lambda seen: predict(seen, deterministic=True)[0]
@@ -116,14 +134,14 @@ def acting(policy: Any) -> Callable[[Any], Any]:
             f"Got {type(policy).__name__} instead."
         )
 
-    def act(seen: Any) -> Any:
-        actions = policy(seen)
-        return actions.detach().cpu().numpy() if callable(getattr(actions, "detach", None)) else actions
+    def act(seen: NDArray[Any]) -> ArrayLike:
+        actions: Any = policy(seen)  # an array, or a tensor
+        return actions.detach().cpu().numpy() if callable(getattr(actions, "detach", None)) else actions  # type: ignore[no-any-return]
 
     return act
 
 
-def _checked(actions: Any, space: Any) -> Any:
+def _checked(actions: ArrayLike, space: Space[object]) -> NDArray[Any]:
     """Return actions as the environments take them, refusing NaN and wrong shapes."""
     found = np.asarray(actions)
     if found.shape != space.shape:

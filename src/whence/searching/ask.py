@@ -13,17 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import DataWarning, InputError, counted, did_you_mean
 from whence.measuring.journal import Books, open_journal
 from whence.measuring.plan import whole
 from whence.measuring.values import flatten
 from whence.outcomes import Outcomes
-from whence.outcomes.checks import as_names, listed
+from whence.outcomes.checks import Directions, as_names, listed
 from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger, Reply, Result
 from whence.outcomes.plan import Job, Plan
 from whence.outcomes.runs import is_run, read_ledger
@@ -39,6 +39,9 @@ from whence.surrogates.fit import fit
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.rungs import Rung
+
+if TYPE_CHECKING:
+    from whence.searching.result import SearchResult
 
 START = "balanced start"
 TOLD = "told, not asked for"
@@ -92,12 +95,12 @@ class Search:
     ('a',)
     """
 
-    tasks: Any
+    tasks: Iterable[str] | int
     goal: str = "best"
     budget: int = 40
     target: str | None = None
     weights: Mapping[str, float] | None = None
-    maximize: Any = ()
+    maximize: Directions = ()
     size: int | None = None
     max_size: int | None = None
     include: Iterable[str] = ()
@@ -105,13 +108,13 @@ class Search:
     costs: Mapping[str, float] | None = None
     max_cost: float | None = None
     mixture: bool = False
-    bounds: Mapping[str, Any] | None = None
-    candidates: Any = None
+    bounds: Mapping[str, tuple[float, float]] | None = None
+    candidates: Outcomes | ArrayLike | None = None
     within: float | None = None
     stop: bool = True
     path: str | os.PathLike[str] | None = None
     seed: int = 0
-    estimates: Any = field(default=None, repr=False)
+    estimates: Outcomes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:
@@ -171,9 +174,13 @@ class Search:
         """Return the plan of the runs that were asked for."""
         rows = np.array([each.row for each in self.asked]).reshape(-1, len(self.task_names))
         up = [self.maximize] if isinstance(self.maximize, str) else self.maximize
-        up = up if isinstance(up, bool) else list(up)
         return Plan(
-            self.outcome_fn, f"search for {GOALS[self.goal]}", rows, self.task_names, seed=self.seed, maximize=up
+            self.outcome_fn,
+            f"search for {GOALS[self.goal]}",
+            rows,
+            self.task_names,
+            seed=self.seed,
+            maximize=up if isinstance(up, bool) else list(up),
         )
 
     @contextmanager
@@ -311,7 +318,13 @@ class Search:
         return [Proposal(job.row, Subset(job.weights, self.task_names), job.seed, self.asked[job.row].why)
                 for job in jobs]  # fmt: skip
 
-    def tell(self, run: Proposal | Any, values: Any = None, *, failed: str = "") -> None:
+    def tell(
+        self,
+        run: Proposal | Iterable[str] | Mapping[str, float] | ArrayLike,
+        values: object = None,
+        *,
+        failed: str = "",
+    ) -> None:
         """Keep what came out of a run.
 
         Parameters
@@ -342,7 +355,7 @@ class Search:
             return self._add(books, Asked(tuple(run.tolist()), TOLD))
         return Job(int(same[0]), 0, run, int(plan.run_seeds()[0, same[0]]))
 
-    def result(self) -> Any:
+    def result(self) -> SearchResult:
         """Return the answer by the runs that are finished."""
         from whence.searching.result import result_of
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
@@ -115,7 +114,7 @@ class Belief:
         return tuple(found)
 
     @cached_property
-    def surrogate(self) -> Any:
+    def surrogate(self) -> CombinedSurrogate | FusedSurrogate:
         """The surrogate, fitted to the runs, and again with those that are running at what it predicts for them."""
         rows, goodness = self.known.rows, self.goodness
         if self.guesses is not None:
@@ -126,8 +125,8 @@ class Belief:
         believed = fitted.predict(self.known.running).reshape(-1, goodness.shape[1])
         return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
 
-    def _fitted(self, rows: Array, goodness: Array) -> Any:
-        surrogate: Any = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
+    def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | FusedSurrogate:
+        surrogate = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
         return surrogate.fit(rows, goodness)
 
     def moments(self, rows: Array) -> tuple[Array, Array, Array]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from whence.errors import InputError
 from whence.outcomes.subset import Subset
@@ -37,7 +36,7 @@ class Proposal:
     why: str
 
 
-def read_decisions(folder: Path, settings: Mapping[str, Any]) -> tuple[int, list[Asked]] | None:
+def read_decisions(folder: Path, settings: Mapping[str, object]) -> tuple[int, list[Asked]] | None:
     """Return how long the start is and what was asked for in a folder; None where nothing was.
 
     A search with other settings is refused.
@@ -53,7 +52,7 @@ def read_decisions(folder: Path, settings: Mapping[str, Any]) -> tuple[int, list
     return found["n_start"], asked
 
 
-def write_decisions(folder: Path, settings: Mapping[str, Any], n_start: int, asked: Sequence[Asked]) -> None:
+def write_decisions(folder: Path, settings: Mapping[str, object], n_start: int, asked: Sequence[Asked]) -> None:
     """Write what was asked for, whole or not at all."""
     document = {"format": FORMAT, "settings": settings, "n_start": n_start, "asked": [asdict(each) for each in asked]}
     write_document(folder / DECISIONS, document)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from whence.errors import InputError, some_of
 from whence.measuring.engine import Workers
 from whence.measuring.journal import Books
 from whence.measuring.loop import carry_out
-from whence.measuring.outcome_fn import as_outcome_fn, name_of
+from whence.measuring.outcome_fn import Measurable, as_outcome_fn, name_of
 from whence.measuring.plan import task_names
 from whence.outcomes.ledger import Ledger
 from whence.outcomes.plan import Job
@@ -24,13 +24,19 @@ from whence.searching.pruning import Reporting, takes_report
 from whence.searching.result import SearchResult, result_of
 from whence.searching.rungs import prepare
 
+if TYPE_CHECKING:
+    from whence.ladder.methods import Setup
+    from whence.models.problem import Problem
+    from whence.models.recipe import Recipe
+    from whence.outcomes.checks import Directions
+
 HOPELESS = 5  # failures, and no run that succeeded, after which a search ends
 
 
 def search(
-    outcome_fn: Any,
+    outcome_fn: Measurable | Problem | Setup | tuple[Problem, Recipe],
     *,
-    tasks: Any = None,
+    tasks: Iterable[str] | int | None = None,
     budget: int = 40,
     goal: str = "best",
     path: str | os.PathLike[str] | None = None,
@@ -40,7 +46,7 @@ def search(
     timeout: float | None = None,
     retry: bool = False,
     accept_change: bool = False,
-    maximize: Any = (),
+    maximize: Directions = (),
     address: str | None = None,
     cpus_per_task: float = 1,
     gpus_per_task: float = 0,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from whence.errors import InputError, did_you_mean
-from whence.outcomes.checks import as_directions
+from whence.outcomes.checks import Directions, as_directions
 from whence.surrogates.kernels import Array
 
 
@@ -21,7 +20,7 @@ class Objective:
     target: str | None = None
     weights: Mapping[str, float] | None = None
 
-    def goodness(self, values: Array, targets: tuple[str, ...], maximize: Any) -> Array:
+    def goodness(self, values: Array, targets: tuple[str, ...], maximize: Directions) -> Array:
         """Return what is made large (n, 1), or for other goals the targets, each in its own std (n, T)."""
         if not targets or np.isnan(values).all():
             return np.zeros((len(values), 1))
@@ -31,7 +30,7 @@ class Objective:
         spread = np.nanstd(values[:, at], axis=0)
         return np.asarray((values[:, at] - np.nanmean(values[:, at], axis=0)) / np.where(spread > 0, spread, 1.0))
 
-    def signed_weights(self, targets: tuple[str, ...], maximize: Any) -> Array:
+    def signed_weights(self, targets: tuple[str, ...], maximize: Directions) -> Array:
         """Return the weight of a unit of every target, (T,)."""
         sign = np.where(as_directions(maximize, targets), 1.0, -1.0)
         share = np.zeros(len(targets))
@@ -57,7 +56,7 @@ class Objective:
             raise InputError(f"There is no target {name!r}. {did_you_mean(name, targets)}")
         return targets.index(name)
 
-    def shown(self, goodness: float, targets: tuple[str, ...], maximize: Any) -> str:
+    def shown(self, goodness: float, targets: tuple[str, ...], maximize: Directions) -> str:
         """Return a goodness as the value that was measured, or of several targets with weights, as it is."""
         up = self.weights or self.signed_weights(targets, maximize).sum() > 0
         return f"{goodness if up else -goodness:.4g}"

@@ -10,9 +10,10 @@ import time
 from html import escape
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 from rich.text import Text
 
 from whence.display.layout import Row, remark, table, title, word
@@ -29,6 +30,10 @@ from whence.searching.goals import GOALS
 from whence.searching.pictures import best_so_far, intervals
 from whence.searching.result import SearchResult, settling
 from whence.searching.standing import Standing
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
 
 PAGE = "search.html"
 AGAIN = 5  # seconds after which a browser asks for the page again
@@ -66,7 +71,7 @@ class View:
         self._before: int | None = None  # runs that were finished before this search was begun or resumed
         self._hinted = False
         self._talks = progress is True and not sys.stderr.isatty()
-        self._live: Any = None
+        self._live: Live | None = None
         if sys.stderr.isatty() and progress is not False:
             from rich.console import Console
             from rich.live import Live
@@ -124,7 +129,7 @@ class View:
             report(found.model, asking.folder / "report.html", seed=asking.seed)
 
 
-def _lines(share: float, count: str, *lines: str) -> Any:
+def _lines(share: float, count: str, *lines: str) -> Group:
     """Return what a terminal shows: a bar with the count, and lines, each cut where the terminal ends."""
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -151,7 +156,7 @@ def write_page(asking: Search, ledger: Ledger, lead: str, *, going: bool) -> Non
         file.write(text.encode())
 
 
-def _describe(ledger: Ledger, row: Any) -> str:
+def _describe(ledger: Ledger, row: ArrayLike) -> str:
     return ledger.outcomes().describe(row)
 
 

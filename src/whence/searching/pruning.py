@@ -12,11 +12,11 @@ from __future__ import annotations
 import inspect
 import math
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 
@@ -35,8 +35,10 @@ class Pruned(Exception):  # noqa: N818 - it ends a run, and is no error of it
     """The run is not worth going on with."""
 
 
-def takes_report(function: Any) -> bool:
+def takes_report(function: object) -> bool:
     """Whether an outcome function has a parameter ``report``."""
+    if not callable(function):
+        return False
     try:
         return "report" in inspect.signature(function).parameters
     except (TypeError, ValueError):
@@ -76,9 +78,11 @@ class Report:
 class Reporting(OutcomeFn):
     """An outcome function that takes ``report``, as one of a subset and a seed."""
 
-    def __init__(self, function: Any, folder: Path | None, maximize: bool) -> None:
+    def __init__(self, function: object, folder: Path | None, maximize: bool) -> None:
         said = as_outcome_fn(function)
-        self.function, self.up = getattr(function, "function", function), maximize
+        own = getattr(function, "function", function)
+        self.function = cast("Callable[[Subset, int, Report], object]", own)
+        self.up = maximize
         self.folder = (
             Path(tempfile.mkdtemp()) if folder is None else folder.with_name(f"{folder.name}-curves").absolute()
         )
@@ -87,7 +91,7 @@ class Reporting(OutcomeFn):
         self.fingerprint = dict(parts_of(function))
         self.__qualname__ = name_of(function)
 
-    def __call__(self, subset: Subset, seed: int) -> Any:
+    def __call__(self, subset: Subset, seed: int) -> object:
         report = Report(self.folder, seed, self.up)
         found = self.function(subset, seed, report)
         report.keep(finished=True)

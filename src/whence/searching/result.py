@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.text import Text
@@ -218,7 +218,7 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
     return notes
 
 
-def settling(asking: Search, ledger: Ledger) -> Any:
+def settling(asking: Search, ledger: Ledger) -> list[tuple[str, float, float]]:
     """Return what tasks seem to do so far: rows of (task, effect, half of its 90% interval)."""
     from whence.searching.goals import HALF_WIDTH, contrasts_of, some_rows, stretch
 

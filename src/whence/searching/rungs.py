@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from whence.errors import InputError
 from whence.outcomes import Outcomes
@@ -20,6 +20,14 @@ PER_TASK = 5  # estimates that are few enough to be of use
 CHOSEN = ".rung.json"
 
 
+class Chosen(TypedDict):
+    """The method of the rung, how many subsets it is to estimate (0 for none), and why, in words."""
+
+    method: str
+    n: int
+    words: str
+
+
 @dataclass(frozen=True)
 class Cheap:
     """What a search can learn from before its first run: estimates (None where none is worth its price), and why."""
@@ -28,7 +36,7 @@ class Cheap:
     words: str
 
 
-def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[Any, Cheap]:
+def prepare(given: object, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[object, Cheap]:
     """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
 
     Of the methods of the ladder (:mod:`whence.ladder`), timed on a little of each, it is the one that is
@@ -48,7 +56,7 @@ def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: b
         raise InputError("A search makes true runs: give a recipe beside the problem, (problem, recipe).")
     place = None if folder is None else folder.with_name(f"{folder.name}-estimates")
     if place is not None and (place / CHOSEN).exists():
-        chosen = read_document(place / CHOSEN)
+        chosen = cast("Chosen", read_document(place / CHOSEN))
     else:
         chosen = _chosen(setup, budget)
         if place is not None:
@@ -58,8 +66,7 @@ def prepare(given: Any, folder: Path | None, budget: int, seed: int, progress: b
     return make_estimator(setup, "retrain"), Cheap(found, chosen["words"])
 
 
-def _chosen(setup: Setup, budget: int) -> dict[str, Any]:
-    """Return the method, how many subsets it is to estimate (0 for none), and why, in words."""
+def _chosen(setup: Setup, budget: int) -> Chosen:
     from whence.ladder.advice import ALIKE, workload
     from whence.ladder.probes import probe
 
@@ -85,12 +92,12 @@ def _chosen(setup: Setup, budget: int) -> dict[str, Any]:
     return {"method": name, "n": enough[name], "words": words}
 
 
-def _estimated(setup: Setup, chosen: dict[str, Any], place: Path | None, seed: int, progress: bool | None) -> Outcomes:
+def _estimated(setup: Setup, chosen: Chosen, place: Path | None, seed: int, progress: bool | None) -> Outcomes:
     from whence.designs import Bernoulli
     from whence.ladder.methods import make_estimator
     from whence.measuring import measure
 
-    options: dict[str, Any] = {"seed": seed}
+    options: dict[str, object] = {"seed": seed}
     if chosen["method"] == "merge" and place is not None:
         options["path"] = place.with_name(f"{place.name}-vectors")
     estimator = make_estimator(setup, chosen["method"], **options)

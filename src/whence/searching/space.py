@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from whence.answers.constraints import Constraints, constraints_of, mask_of
 from whence.errors import InputError
@@ -192,8 +193,8 @@ def make_space(
     costs: Mapping[str, float] | None = None,
     max_cost: float | None = None,
     mixture: bool = False,
-    bounds: Mapping[str, Any] | None = None,
-    candidates: Any = None,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    candidates: Outcomes | ArrayLike | None = None,
 ) -> Space:
     """Return the space that the constraints leave; one that they leave empty is refused."""
     names = Outcomes(np.zeros((0, len(task_names))), np.zeros((0, 1)), task_names, ["outcome of a run"])
@@ -226,7 +227,7 @@ def _mixtures(
     exclude: Iterable[str],
     costs: Mapping[str, float] | None,
     max_cost: float | None,
-    bounds: Mapping[str, Any],
+    bounds: Mapping[str, tuple[float, float]],
 ) -> Mixtures:
     least, most, price = np.zeros(names.n_tasks), np.ones(names.n_tasks), np.zeros(names.n_tasks)
     for name, cost in (costs or {}).items():
