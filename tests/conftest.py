@@ -7,7 +7,8 @@ import random
 import sys
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# On a busy machine Ray takes its time to start a worker, and to say that one has died.
+# On a busy machine Ray takes its time to start, and to say that a worker has died.
+os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "120")
 os.environ.setdefault("RAY_timeout_ms_task_wait_for_death_info", "120000")
 os.environ.setdefault("RAY_worker_register_timeout_seconds", "300")
 os.environ.setdefault("RAY_memory_monitor_refresh_ms", "0")  # it ends workers where others fill the memory
