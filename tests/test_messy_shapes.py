@@ -230,6 +230,14 @@ def test_benchmarks_beside_a_mixture_are_outcomes_and_higher_is_better(tmp_path)
     assert runs.maximize == (True,) * 4
 
 
+@pytest.mark.parametrize("name", ["seed", "epochs", "Unnamed: 0"])
+def test_zeros_beside_a_mixture_are_no_part_of_it(name):
+    frame = MIXED.drop(columns="loss").assign(**{name: 0, "hours": 3 + W_LOSS, "loss": W_LOSS})
+    for table in (frame, frame.drop(columns="hours")):
+        with pytest.warns(DataWarning, match=name):
+            check(read_outcomes(table, "loss"), subsets=W, values=W_LOSS)
+
+
 def test_each_problem_names_its_own_column(tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text("a,b,c,loss\nfew,1,0,1\n1,many,1,2\n1,0,1,3\n0,0,0,4\n")
@@ -252,6 +260,14 @@ def test_a_column_for_each_run(tmp_path, corner):
     assert "seed (a seed)" in second.stderr
     with pytest.warns(DataWarning, match="A column is read as a run"):
         check(read_outcomes(tmp_path / "runs.csv", "LOSS"))
+
+
+def test_other_measurements_beside_0_and_1_are_no_tasks():
+    frame = FRAME.assign(**{"val acc": 1 / LOSS, "MMLU": 0.5 / LOSS, "quality": 0.3 / LOSS})
+    with pytest.warns(DataWarning, match=r"val acc \(another .*MMLU \(another .*quality \(not 0/1, as the others"):
+        check(read_outcomes(frame, "loss"))
+    half = FRAME.assign(web=0.5 * S[:, 0])  # half of a task is a weight
+    check(read_outcomes(half, "loss"), subsets=S * [0.5, 1, 1, 1])
 
 
 @pytest.mark.parametrize("identified", [True, False])

@@ -108,6 +108,9 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
+    measured = [name for name in others if name not in named and set(words_of(name)) & (LOWER | HIGHER | BENCHMARKS)]
+    if len(values) - len(named) - len(measured) >= 2:
+        named |= dict.fromkeys(measured, "another measurement")
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
         always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX) or np.ptp(values[name]) == 0}
         sizes = np.nan_to_num(np.column_stack([values[name] for name in binary if name not in always])).sum(axis=1)
@@ -147,12 +150,13 @@ def _behaviour(values: Floats) -> str:
 
 
 def _unlike_weights(values: Floats, sizes: Floats) -> str:
-    """Why a column that is not 0/1 is no task among those that are; parts and small multiples may be."""
+    """Why a column that is not 0/1 is no task among those that are; parts that repeat and small multiples may be."""
     if np.array_equal(values, sizes):
         return "the number of tasks"
     known = values[~np.isnan(values)]
     whole = (known == known.round()).all()
-    if (known >= 0).all() and known.max() <= (10 if whole else 1):
+    again = whole or len(np.unique(known)) <= max(len(known) / 2, 3)
+    if (known >= 0).all() and known.max() <= (10 if whole else 1) and again:
         return ""
     return "" if (known < 0).any() else "not 0/1, as the others are"
 
@@ -172,6 +176,12 @@ def _total(values: Mapping[str, Floats]) -> str:
 
 def _mixture(values: Mapping[str, Floats], named: Mapping[str, str]) -> list[str]:
     """The columns whose weights sum to 1 or to 100 in every run, or all to the same; empty where none do."""
+    # Zeros add nothing to a sum, so that it does not tell whether a seed, or epochs, are a part of it.
+    values = {
+        name: column
+        for name, column in values.items()
+        if named.get(name) not in (_SEED, _INDEX) and not (kind_of_name(name) and not column.any())
+    }
     best: tuple[float, int, list[str]] | None = None
     for names in _candidates(values, named):
         S = np.nan_to_num(np.column_stack([values[name] for name in names]))
@@ -199,7 +209,7 @@ def _candidates(values: Mapping[str, Floats], named: Mapping[str, str]) -> Itera
         for total in (1, 100)
     ]
     tried: list[Sequence[str]] = [plain, unseeded, *groups.values(), *small, every]
-    tried += _neighbours(values) if len(every) <= 300 else ()
+    tried += _neighbours({name: values[name] for name in unseeded}) if len(every) <= 300 else ()
     for names in (plain, *small) if len(every) <= 100 else ():
         tried += [[name for name in names if name != other] for other in names]
     return (list(names) for names in tried if len(names) >= 2)
