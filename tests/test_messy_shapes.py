@@ -72,7 +72,9 @@ def test_an_x_alone_is_a_mark_and_words_stay_words(tmp_path):
         assert read_outcomes(path, "loss").subsets.tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
-@pytest.mark.parametrize("spelled", ["{:.1f} ± 0.4", "{:.1f}±0.4", "{:.1f} +/- 0.4", "{:.1f} (0.4)"])
+@pytest.mark.parametrize(
+    "spelled", ["{:.1f} ± 0.4", "{:.1f}±0.4", "{:.1f} +/- 0.4", "{:.1f} (0.4)", "{:.1f} [1.2, 99]"]
+)
 def test_a_spread_behind_an_outcome_is_left_out_with_a_note(spelled):
     frame = FRAME.drop(columns="loss").assign(acc=[spelled.format(100 / value) for value in LOSS])
     with pytest.warns(DataWarning, match=r"Spreads, as in 71.2 ± 0.3, are left out: acc"):
@@ -260,6 +262,16 @@ def test_a_column_for_each_run(tmp_path, corner):
     assert "seed (a seed)" in second.stderr
     with pytest.warns(DataWarning, match="A column is read as a run"):
         check(read_outcomes(tmp_path / "runs.csv", "LOSS"))
+
+
+def test_arrows_say_what_is_an_outcome_and_which_way_is_better(tmp_path):
+    scores = [f"**{value:.1f}**" if value > 60 else f"{value:.1f}†" for value in 100 / LOSS]
+    frame = FRAME.drop(columns="loss").assign(**{"Helpful ↑": scores, "FVD (↓)": LOSS})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, values=(100 / LOSS).round(1))
+    assert runs.target_names == ("Helpful ↑", "FVD (↓)")
+    assert runs.maximize == (True, False)
 
 
 def test_other_measurements_beside_0_and_1_are_no_tasks():

@@ -61,9 +61,20 @@ def words_of(name: str) -> list[str]:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether the name of an outcome suggests that higher is better."""
+    """Whether the name of an outcome suggests that higher is better.
+
+    >>> higher_is_better("Top-1"), higher_is_better("WER ↓"), higher_is_better("FVD ↑")
+    (True, False, True)
+    """
+    if "↑" in name or "↓" in name:
+        return "↑" in name
     words = {*words_of(name), *words_of(name.lower())}
     return bool(words & (HIGHER | BENCHMARKS)) and not words & LOWER
+
+
+def is_outcome(name: str) -> bool:
+    """Whether a column is called as outcomes are; benchmarks are not, because tasks have their names too."""
+    return bool(set(words_of(name)) & (LOWER | HIGHER)) or "↑" in name or "↓" in name
 
 
 def hint_at_directions(runs: Outcomes) -> None:
@@ -108,7 +119,7 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
-    measured = [name for name in others if name not in named and set(words_of(name)) & (LOWER | HIGHER | BENCHMARKS)]
+    measured = [name for name in others if name not in named and (is_outcome(name) or higher_is_better(name))]
     if len(values) - len(named) - len(measured) >= 2:
         named |= dict.fromkeys(measured, "another measurement")
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):

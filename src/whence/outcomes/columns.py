@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
-from whence.outcomes.bookkeeping import HIGHER, LOWER, higher_is_better, kind_of_name, set_aside, words_of
+from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Floats, find_names, repeated
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
 from whence.outcomes.long import one_row_per_run, turned, widened
@@ -203,7 +203,7 @@ def _ask_for_outcomes(
     rest = {name: column for name, column in columns.items() if name not in named and not column.is_empty}
     numeric = {name: column for name, column in rest.items() if not column.is_text}
     unlike = [name for name, column in numeric.items() if not set(np.unique(column.values)) <= {0.0, 1.0}]
-    guess = [name for name in numeric if set(words_of(name)) & (LOWER | HIGHER)]
+    guess = [name for name in numeric if is_outcome(name)]
     guess = [name for name in guess if name in unlike] or guess
     if not guess:
         aside = set_aside(rest)
@@ -211,7 +211,7 @@ def _ask_for_outcomes(
         guess = [name for name in numeric if aside.get(name) in odd] or unlike[-1:]
     fix: dict[str, Any] = {"outcomes": guess} if guess else {}
     if any(map(higher_is_better, guess)):  # names that say nothing are then other benchmarks
-        fix["maximize"] = [name for name in guess if not set(words_of(name)) & LOWER]
+        fix["maximize"] = [name for name in guess if higher_is_better(name) or not is_outcome(name)]
     problems.add(
         f"the outcome columns must be named, with {{outcomes}}. The columns are: {some_of(names, limit=20)}. "
         "Lower is better, unless they are also named with {maximize}.",

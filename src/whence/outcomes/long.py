@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from whence.errors import DataWarning, some_of
-from whence.outcomes.bookkeeping import HIGHER, LOWER, kind_of_name, words_of
+from whence.outcomes.bookkeeping import is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.values import as_column
@@ -31,7 +31,7 @@ def turned(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
     if len(sheet.names) < 4 or len(set(labels)) < len(labels) or not all(labels):
         return sheet
     if outcomes is None:
-        turn = any(map(_is_outcome, labels)) and not any(map(_is_outcome, sheet.names))
+        turn = any(map(is_outcome, labels)) and not any(map(is_outcome, sheet.names))
     else:
         turn = not any(find_names(one, sheet.names) for one in outcomes)
         turn = turn and any(find_names(one, labels) for one in outcomes)
@@ -95,10 +95,6 @@ def _with_outcomes(sheet: Sheet, runs: Sequence[dict[str, int]], measure: str, v
     warnings.warn(DataWarning(note), stacklevel=4)
     places = [sheet.places[at] for at in first]
     return Sheet([*kept, *wide], [*kept.values(), *wide.values()], places, sheet.decimal_comma)
-
-
-def _is_outcome(name: str) -> bool:
-    return bool(set(words_of(name)) & (HIGHER | LOWER))
 
 
 def widened(sheet: Sheet, outcomes: Sequence[str]) -> Sheet:

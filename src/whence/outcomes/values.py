@@ -29,8 +29,8 @@ _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
 _DOTTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # where commas stand before decimals
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}([ \u00a0\u202f\u2009'’]\d{3})+([.,]\d*)?")
 _FRACTION = re.compile(r"(\d+)\s*/\s*(\d+)")
-_SPREAD = re.compile(  # 71.2 ± 0.3, or 71.2 (0.3)
-    r"(?P<mean>[+-]?[\d.,]+(e[+-]?\d+)?\s*%?)\s*((±|\+/-|\+-|\\pm)\s*[\d.,]+(e[+-]?\d+)?\s*%?|\([±\d.,]+\s*%?\))"
+_SPREAD = re.compile(  # 71.2 ± 0.3, 71.2 (0.3), or 0.71 [0.68, 0.73]
+    r"(?P<mean>[+-]?[\d.,]+(e[+-]?\d+)?\s*%?)\s*((±|\+/-|\+-|\\pm)\s*[\d.,]+(e[+-]?\d+)?\s*%?|\([±\d.,]+\s*%?\)|[\[(][\d.,]+\s*[,;–-]\s*[\d.,]+[\])])"
 )
 _WITH_UNIT = re.compile(r"([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([a-zµ%€$][a-z/ %]*)")
 _SCALES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
@@ -187,9 +187,10 @@ def _with_points(texts: Sequence[str], cells: Sequence[Any]) -> list[str]:
 
 
 def _number(text: str) -> tuple[float, str | None]:
-    """Number of a cell and its unit; the unit is None where it is not a number."""
+    """Number of a cell, without stars and daggers beside it, and its unit; the unit is None where it is no number."""
     if text in _WORDS:
         return _WORDS[text], ""
+    text = text.strip("*†‡§ ") or text
     if (number := _plain(text)) is not None:
         return number, ""
     if found := _WITH_UNIT.fullmatch(text):
