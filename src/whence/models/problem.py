@@ -287,7 +287,7 @@ def _refuse_inputs_as_labels(examples: Examples, ignored: int) -> None:
             )
 
 
-def _dtype_hint(start: Mapping[str, Tensor], inputs: Any) -> str:
+def _dtype_hint(start: Mapping[str, Tensor], inputs: Inputs) -> str:
     """What to do where inputs and parameters are of different types, as numpy's and torch's usually are."""
     params = {value.dtype for value in start.values() if value.is_floating_point()}
     for leaf in tree_leaves(inputs):
