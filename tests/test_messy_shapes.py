@@ -82,6 +82,8 @@ def test_a_spread_behind_an_outcome_is_left_out_with_a_note(spelled):
 
 
 def test_fractions_and_thousands_between_spaces():
+    with pytest.warns(DataWarning, match=r"when \(text\)"):  # months are no fractions
+        check(read_outcomes(FRAME.assign(when=["11/2025", "12/2025", "12/5"] * 8), "loss"))
     frame = pd.DataFrame({"web": ["1/2", "1/4", "0"], "code": ["1/2", "3/4", "1"], "loss": ["1 234,5", "2 000", "3"]})
     with pytest.raises(InputError, match="'1 234,5' is not a number"):
         read_outcomes(frame, "loss")
@@ -278,6 +280,14 @@ def test_other_measurements_beside_0_and_1_are_no_tasks():
     frame = FRAME.assign(**{"val acc": 1 / LOSS, "MMLU": 0.5 / LOSS, "quality": 0.3 / LOSS})
     with pytest.warns(DataWarning, match=r"val acc \(another .*MMLU \(another .*quality \(not 0/1, as the others"):
         check(read_outcomes(frame, "loss"))
+    terms = FRAME.set_axis(["kl_loss_weight", "reward_weight", "aux_weight", "c", "loss"], axis=1) * [
+        0.7,
+        0.2,
+        3.3,
+        9,
+        1,
+    ]
+    assert read_outcomes(terms, "loss").n_tasks == 4
     half = FRAME.assign(web=0.5 * S[:, 0])  # half of a task is a weight
     check(read_outcomes(half, "loss"), subsets=S * [0.5, 1, 1, 1])
 

@@ -49,6 +49,7 @@ HIGHER |= {"top1", "top5", "chrf", "comet", "psnr", "ssim", "genauigkeit"}
 BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
 BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}
 BENCHMARKS |= {"pass", "top"}  # of pass@1 and top-1
+_WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
 
 
 def words_of(name: str) -> list[str]:
@@ -69,12 +70,17 @@ def higher_is_better(name: str) -> bool:
     if "↑" in name or "↓" in name:
         return "↑" in name
     words = {*words_of(name), *words_of(name.lower())}
-    return bool(words & (HIGHER | BENCHMARKS)) and not words & LOWER
+    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | _WEIGHTS)
 
 
 def is_outcome(name: str) -> bool:
-    """Whether a column is called as outcomes are; benchmarks are not, because tasks have their names too."""
-    return bool(set(words_of(name)) & (LOWER | HIGHER)) or "↑" in name or "↓" in name
+    """Whether a column is called as outcomes are; benchmarks are not, because tasks have their names too.
+
+    >>> is_outcome("val/loss"), is_outcome("FVD ↓"), is_outcome("loss_weight"), is_outcome("mmlu")
+    (True, True, False, False)
+    """
+    words = set(words_of(name))
+    return bool(words & (LOWER | HIGHER) and not words & _WEIGHTS) or "↑" in name or "↓" in name
 
 
 def hint_at_directions(runs: Outcomes) -> None:

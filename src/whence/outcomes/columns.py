@@ -117,7 +117,7 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
         what = "the tasks that each run left out" if left_out else "the tasks of each run"
         note = f"Column '{listing}' is taken to list {what}; to confirm, add {{subset_column}}."
         warnings.warn(DataWarning(note, subset_column=listing), stacklevel=4)
-    if spread := [name for name in outcomes if columns[name].spread]:
+    if spread := [name for name in (*tasks, *outcomes) if columns[name].spread]:
         warnings.warn(DataWarning(f"Spreads, as in 71.2 ± 0.3, are left out: {some_of(spread)}."), stacklevel=4)
     note_aside(aside)
     return found

@@ -205,8 +205,8 @@ def _plain(text: str) -> float | None:
         text = text.replace(",", "")
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = re.sub(r"[ \u00a0\u202f\u2009'’]", "", text)
-    elif (fraction := _FRACTION.fullmatch(text)) and int(fraction[2]):
-        return int(fraction[1]) / int(fraction[2])
+    elif (parts := _FRACTION.fullmatch(text)) and int(parts[1]) <= int(parts[2]) and 0 < int(parts[2]) <= 1000:
+        return int(parts[1]) / int(parts[2])  # not 11/2025, nor 12/5
     try:
         return None if "_" in text else float(text)
     except ValueError:
