@@ -123,6 +123,7 @@ def bad(change):
     ("given", "text"),
     [
         ({"law": bad(lambda s: s.pop("2.bias"))}, r"checkpoint of 'law' has no tensor '2\.bias'"),
+        ({"law": {"2.weight_": torch.zeros(3)}}, r"has no tensor '0\.weight'. Did you mean '2\.weight_'"),
         (
             {"law": bad(lambda s: s.update({"2.bias": torch.zeros(7)}))},
             r"'2\.bias' of the checkpoint of 'law' must have shape \(3,\), as in the model\. Got \(7,\)",

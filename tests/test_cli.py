@@ -479,7 +479,6 @@ MISTAKES = {
     "text among numbers": ("c," + GOOD.replace("\n", "\n0,", 8) + "\nx,1,1,2\n", ["fit", "-O", "loss"], "--ignore c"),
     "infinite": (GOOD + "0,1,inf\n", ["attribute", "-O", "loss"], "an outcome must be finite"),
     "negative weight": (GOOD + "-1,1,2\n", ["fit", "-O", "loss"], "a weight must be at least 0"),
-    "duplicate column": ("a,a,loss\n1,0,1\n", ["fit", "-O", "loss"], "column names must be unique"),
     "one subset": ("a,b,loss\n" + "1,0,1\n" * 5, ["fit", "-O", "loss"], "All runs have the same subset"),
     "one subset, evaluated": ("a,b,loss\n" + "1,0,1\n" * 5, ["evaluate", "-O", "loss"], "distinct subset"),
     "two runs": ("a,b,loss\n1,0,1\n0,1,2\n", ["fit", "-O", "loss"], "At least 3 measured runs"),

@@ -62,11 +62,6 @@ def test_a_row_index_is_set_aside_with_a_note(tmp_path, text):
         ),
         ("a,loss\n1,2\n", {"outcomes": []}, "no outcome column is left"),
         ("a,loss\n1,2\n", {"ignore": ["a"]}, "no task column is left. The columns are: a, loss"),
-        (
-            "a,a,loss\n1,0,2\n",
-            {},
-            "names must be unique, and these come more than once: 'a'. The first line must",
-        ),
         ("a:b:loss\n1:0:2\n", {}, "there is one column, 'a:b:loss'.* separated by commas in .csv"),
     ],
 )

@@ -44,6 +44,7 @@ def test_a_sample_has_rows_of_every_group():
     [
         ({}, "at least one group"),
         ({"a": PAIR[0]}, r"tasks\['a'\] must be a pair \(inputs, labels\)"),
+        ([PAIR, PAIR, PAIR], r"To give several groups, name them: .'name': \(inputs, labels\), …."),
         ({"a": (PAIR[0], PAIR[1][:2])}, r"as many labels as inputs. Got shapes \(3, 2\), \(2,\)"),
         ({"a": (PAIR[0][:0], PAIR[1][:0])}, "has no examples"),
         ({"a": (["x", "y"], PAIR[1])}, "must hold tensors"),
@@ -53,6 +54,12 @@ def test_a_sample_has_rows_of_every_group():
 def test_groups_that_cannot_be_stacked_are_refused(given, text):
     with pytest.raises(InputError, match=text):
         Examples.of(given)
+
+
+def test_inputs_of_another_type_than_the_parameters_are_named():
+    pair = (torch.zeros(3, 2, dtype=torch.float64), torch.tensor([0, 1, 0]))
+    with pytest.raises(InputError, match=r"inputs are torch.float64 and the parameters torch.float32: convert them"):
+        whence.Problem(nn.Linear(2, 2), {"a": pair}, pair)
 
 
 def test_a_model_is_a_function_of_its_parameters():

@@ -267,11 +267,11 @@ class TestReadingParquet:
         with pytest.warns(DataWarning, match=r"set aside, which are not tasks: __index_level_0__ \(a row index\)"):
             assert read_outcomes(tmp_path / "t.parquet", ["loss"]).task_names == ("a",)
 
-    def test_repeated_columns_are_refused(self, tmp_path):
-        table = pa.Table.from_arrays([pa.array([1.0])] * 3, names=["a", "a", "loss"])
-        pq.write_table(table, tmp_path / "t.parquet")
-        with pytest.raises(InputError, match=r"these come more than once: 'a'"):
-            read_outcomes(tmp_path / "t.parquet", ["loss"])
+    def test_repeated_columns_are_numbered(self, tmp_path):
+        arrays = [pa.array([1.0, 0.0]), pa.array([0.0, 0.0]), pa.array([2.0, 3.0])]
+        pq.write_table(pa.Table.from_arrays(arrays, names=["a", "a", "loss"]), tmp_path / "t.parquet")
+        with pytest.warns(DataWarning, match=r"more than once: 'a', called a\[0\] and a\[1\] here"):
+            assert read_outcomes(tmp_path / "t.parquet", ["loss"]).task_names == ("a[0]", "a[1]")
 
     def test_missing_weights_are_refused(self, tmp_path):
         pq.write_table(pa.table({"a": [1, None], "loss": [1.0, 2.0]}), tmp_path / "t.parquet")

@@ -157,6 +157,10 @@ def test_labels_that_do_not_fit_are_refused(name, width, labels, text):
 def test_names_that_do_not_exist_are_refused():
     with pytest.raises(InputError, match="Did you mean 'squared'"):
         loss_named("square")
+    with pytest.raises(InputError, match=r"no loss 'MSE'. Did you mean 'squared'\?"):
+        loss_named("MSE")
+    with pytest.raises(InputError, match=r"no loss 'bce'. Did you mean nn.BCEWithLogitsLoss\(\)\?"):
+        loss_named("bce")
     with pytest.raises(InputError, match="no metric 'acc'"):
         metrics_named("acc", LOSSES["logistic"])
     with pytest.raises(InputError, match="for classes"):
@@ -263,7 +267,9 @@ def test_a_loss_that_looks_at_numbers_is_run_one_at_a_time():
     ("loss", "options", "text"),
     [
         (nn.TripletMarginLoss(), {}, r"loss TripletMarginLoss cannot be computed for the tasks .*missing 1 required"),
-        (nn.CrossEntropyLoss(), {}, "Labels of the tasks must be class numbers"),
+        (nn.CrossEntropyLoss(), {}, r"Labels of the tasks must be class numbers.* loss=nn.BCEWithLogitsLoss"),
+        (nn.MSELoss, {}, r"Got a class: give MSELoss\(\)"),
+        (nn.MSELoss(), {"labels": lambda n, s: normal(n, seed=s).float()}, r"outputs of shape \(1, 2\) and a label of"),
         (3, {}, r"must be the name of a loss or a function of \(outputs, labels\). Got 3"),
         (lambda o, y: (o.argmax(-1) == 0).float().mean(), {}, "does not depend on the outputs"),
         (lambda o, y: 1.0, {}, "returned float where a tensor"),

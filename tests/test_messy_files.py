@@ -175,7 +175,7 @@ def test_a_plan_that_was_filled_in_is_extended(tmp_path):
     S = FixedSize(2).draw(5, 6, seed=1)
     plan = pd.DataFrame(S.astype(int), columns=list("abcde")).assign(seed=range(6), Loss=np.linspace(0.4, 0.9, 6))
     plan.to_csv(tmp_path / "done.csv", index=False)
-    with pytest.warns(DataWarning, match=r"seed \(a seed\), Loss \(not 0/1"):
+    with pytest.warns(DataWarning, match=r"seed \(a seed\), Loss \(another measurement"):
         assert list(read_subsets(tmp_path / "done.csv").columns) == list("abcde")
     new = tmp_path / "new.csv"
     command = ["design", "--extend", tmp_path / "done.csv", "-d", "fixed:2", "-n", 4, "-O", "loss", "-o", new]
@@ -186,7 +186,7 @@ def test_a_plan_that_was_filled_in_is_extended(tmp_path):
     assert len(np.unique(np.vstack([S, more[list("abcde")]]), axis=0)) == 10  # all that there are
     percent, loss = sweep()
     pd.DataFrame(percent, columns=SOURCES).assign(seed=1, loss=loss).to_csv(tmp_path / "mixed.csv", index=False)
-    with pytest.warns(DataWarning, match=r"loss .not a part of the mixture"):
+    with pytest.warns(DataWarning, match=r"loss .another measurement"):
         assert list(read_subsets(tmp_path / "mixed.csv").columns) == SOURCES
 
 

@@ -290,7 +290,7 @@ def test_a_genuine_task_keeps_its_column_whatever_its_name():
         ("lr", [3e-4] * 24, "a setting"),
         ("whatever", [0.25] * 24, "the same in every run"),
         ("k", range(24), "counts the rows"),
-        ("val_ppl", np.linspace(9, 5, 24) ** 1.5, "not 0/1, as the others are"),
+        ("val_ppl", np.linspace(9, 5, 24) ** 1.5, "another measurement"),
         ("started", ["2026-01-02"] * 24, "a date or time"),
         ("summary.acc", np.linspace(0, 1, 24), "another measurement"),
         ("blank", [None] * 24, "empty"),
@@ -310,7 +310,7 @@ def test_a_mixture_is_found_among_other_numbers():
     W[:, 3] = 0.1  # a source with the same weight in every run
     W[:, :3] *= (0.9 / W[:, :3].sum(1))[:, None]
     frame = pd.DataFrame(W, columns=TASKS).assign(wd=0.1, depth=np.arange(30) % 4 * 6, ppl=np.exp(loss), loss=loss)
-    with pytest.warns(DataWarning, match=r"wd \(a setting\), depth \(not a part of the mixture\), ppl \(not a part"):
+    with pytest.warns(DataWarning, match=r"wd \(a setting\), depth \(not a part of the mixture\), ppl \(another"):
         assert read_outcomes(frame, "loss").task_names == tuple(TASKS)
 
 

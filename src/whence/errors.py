@@ -39,6 +39,7 @@ class Message(Exception):  # noqa: N818 - of errors and of warnings
         given.
     **named : object
         Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
+        What follows a colon tells values of one parameter apart: ``{ignore:1}`` and ``{ignore:2}``.
 
     Examples
     --------
@@ -77,7 +78,7 @@ class Message(Exception):  # noqa: N818 - of errors and of warnings
     def _written(self, subject: str, spell: Callable[[str, object], str]) -> str:
         text = f"{subject} {self.text}" if subject else self.text
         for name, value in self.named.items():
-            text = text.replace(f"{{{name}}}", spell(name, value))
+            text = text.replace(f"{{{name}}}", spell(name.partition(":")[0], value))
         return f"{self.place}{text}"
 
 

@@ -67,12 +67,13 @@ def read(
     task: args.Task = None,
     subset_column: args.SubsetColumn = None,
     missing: args.Missing = None,
+    sheet: args.SheetName = None,
 ) -> args.Asked:
     """Return the table of runs that the options describe, and the model where one was saved."""
     from whence.outcomes.bookkeeping import hint_at_directions
 
     if model is not None:
-        if any((files, outcome, maximize, ignore, task, subset_column, missing)):
+        if any((files, outcome, maximize, ignore, task, subset_column, missing, sheet)):
             raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
         fitted = whence.load(model)
         return args.Asked(fitted.outcomes, fitted)
@@ -86,6 +87,7 @@ def read(
         maximize=args.names_of(maximize),
         subset_column=subset_column,
         missing=None if missing is None else missing.value,
+        sheet=sheet,
     )
     hint_at_directions(runs)
     return args.Asked(runs)

@@ -75,6 +75,7 @@ Task = Annotated[
 SubsetColumn = Annotated[
     str | None, _name("--subset-column", help="Column that lists the tasks, as web,code.", rich_help_panel=COLUMNS)
 ]
+SheetName = Annotated[str | None, _name("--sheet", help="Sheet of an Excel file.", rich_help_panel=COLUMNS)]
 Missing = Annotated[
     MissingWeights | None, typer.Option(help="Treat an empty weight as no run, or as zero.", rich_help_panel=COLUMNS)
 ]

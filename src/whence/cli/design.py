@@ -38,6 +38,7 @@ def design(
     n: Count = None,
     bounds: args.Bounds = None,
     extend: Extend = None,
+    sheet: args.SheetName = None,
     outcome: Outcome = None,
     output: Output = None,
     seed: args.Seed = 0,
@@ -52,7 +53,8 @@ def design(
     from whence.outcomes.cells import read_subsets
 
     names = args.names_of(tasks)
-    earlier = None if extend is None else read_subsets(extend, names or None, ignore=args.names_of(outcome))
+    ignore = args.names_of(outcome)
+    earlier = None if extend is None else read_subsets(extend, names or None, ignore=ignore, sheet=sheet)
     if earlier is not None:
         names = names or list(earlier.columns)
     if not names:

@@ -149,7 +149,7 @@ def _delta(problem: Problem, task: str, given: Given, aliases: Mapping[str, str]
     start = {name: problem.start[name] for name in problem.trained}
     found = _named(tensors, {**problem.output_fn.fixed, **problem.start}, aliases, where)
     if missing := [name for name in start if name not in found]:
-        raise InputError(f"{where} has no tensor {missing[0]!r}. {did_you_mean(missing[0], found)}")
+        raise InputError(f"{where} has no tensor {missing[0]!r}. {did_you_mean(missing[0], found or tensors)}")
     delta = {name: _difference(found[name], value, f"{name!r} of {_of(where)}") for name, value in start.items()}
     _warn_if_unrelated(start, delta, where)
     return _checked(delta, where), base

@@ -190,8 +190,10 @@ def _pair(group: object, where: str) -> tuple[Inputs, Tensor]:
     if isinstance(group, Mapping):
         group = _split_labels(group, where)
     if not (isinstance(group, (tuple, list)) and len(group) == 2):
+        several = isinstance(group, (tuple, list)) and all(isinstance(one, (tuple, list)) for one in group)
+        hint = " To give several groups, name them: {'name': (inputs, labels), …}." if several and group else ""
         raise InputError(
-            f"{where} must be a pair (inputs, labels) or a Dataset of such pairs. Got {type(group).__name__}."
+            f"{where} must be a pair (inputs, labels) or a Dataset of such pairs. Got {type(group).__name__}.{hint}"
         )
     inputs, labels = tree_map(_tensor, group[0]), _tensor(group[1])
     leaves, _ = tree_flatten(inputs)

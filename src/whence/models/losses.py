@@ -125,7 +125,12 @@ class CrossEntropy:
                     f"places of a sequence ({self.ignored} where none counts). Got {found}."
                 )
         elif outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-            raise InputError(f"Labels of the {where} must be class numbers, one integer per example. Got {found}.")
+            fitting = labels.shape == (len(labels), outputs.shape[-1])
+            others = " For several labels of an example give loss=nn.BCEWithLogitsLoss(), for numbers nn.MSELoss()."
+            raise InputError(
+                f"Labels of the {where} must be class numbers, one integer per example. Got {found}."
+                f"{others if fitting else ''}"
+            )
 
     def _expected(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The output that is expected of the label."""
@@ -221,6 +226,11 @@ LOSSES: dict[str, Loss] = {
 }
 
 
+_OTHER_NAMES = dict.fromkeys(("mse", "l2", "squared_error", "mean_squared_error"), "'squared'")
+_OTHER_NAMES |= dict.fromkeys(("bce", "binary_cross_entropy", "multilabel"), "nn.BCEWithLogitsLoss()")
+_OTHER_NAMES |= {"ce": "'cross_entropy'", "lm": "'next_token'", "causal": "'next_token'", "l1": "nn.L1Loss()"}
+
+
 def loss_named(given: object) -> object:
     """Return the loss of that name, or what a loss of torch is called here; anything else as it is.
 
@@ -233,8 +243,14 @@ def loss_named(given: object) -> object:
     """
     if isinstance(given, str):
         if given not in LOSSES:
-            raise InputError(f"There is no loss {given!r}. {did_you_mean(given, LOSSES)}")
+            meant = _OTHER_NAMES.get(given.lower())
+            hint = did_you_mean(given, LOSSES) if meant is None else f"Did you mean {meant}?"
+            raise InputError(f"There is no loss {given!r}. {hint}")
         return LOSSES[given]
+    if isinstance(given, type):
+        raise InputError(
+            f"The loss must be a function of (outputs, labels). Got a class: give {given.__name__}() instead."
+        )
     if type(given) is nn.CrossEntropyLoss and given.weight is None and given.reduction != "sum":
         return CrossEntropy(given.label_smoothing, given.ignore_index)
     return given

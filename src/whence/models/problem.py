@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -200,7 +200,9 @@ class Problem:
         except (TypeError, RuntimeError, IndexError, ValueError) as error:
             if isinstance(error, InputError):
                 raise
-            raise InputError(f"The model cannot take the inputs of the {what} ({brief(error)}).") from error
+            raise InputError(
+                f"The model cannot take the inputs of the {what} ({brief(error)}).{_dtype_hint(self.start, inputs)}"
+            ) from error
         if len(outputs) != min(len(examples), TRIED):
             raise InputError(
                 f"The model must return one row of outputs per example. Got shape {tuple(outputs.shape)} for "
@@ -283,3 +285,13 @@ def _refuse_inputs_as_labels(examples: Examples, ignored: int) -> None:
                 "The labels are the tokens that the model is given, each at its own place. For a causal language model "
                 "give loss='next_token', which compares each place with the label of the next one."
             )
+
+
+def _dtype_hint(start: Mapping[str, Tensor], inputs: Inputs) -> str:
+    """What to do where inputs and parameters are of different types, as numpy's and torch's usually are."""
+    params = {value.dtype for value in start.values() if value.is_floating_point()}
+    for leaf in tree_leaves(inputs):
+        if leaf.is_floating_point() and leaf.dtype not in params:
+            (own, *_) = params or {leaf.dtype}
+            return f" The inputs are {leaf.dtype} and the parameters {own}: convert them, as with inputs.to({own})."
+    return ""

@@ -15,7 +15,7 @@ import numpy as np
 
 from whence.errors import DataWarning, some_of
 from whence.outcomes.checks import Floats
-from whence.outcomes.simplex import is_mixture, near_totals
+from whence.outcomes.simplex import ROUNDED, is_mixture, near_totals
 from whence.outcomes.values import Column
 
 if TYPE_CHECKING:
@@ -33,15 +33,23 @@ _KINDS = {
     "a duration": r"([a-z]+_)*(hours?|hrs?|minutes?|mins?|seconds?|secs?|duration|runtime|elapsed|walltime|wall_clock)"
     r"(_(h|s|ms|min|hours|seconds|sec))?",
     "a count of steps": r"([a-z]+_)?(steps?|epochs?|iters?|iterations?)",
+    "a state": r"done|finished|completed?|converged|crashed|failed|is_best",
     "a setting": r"([a-z]+_)?lr|learning_rate|(global_|micro_)?batch_?size|bs|weight_decay|wd|warmup(_\w+)?"
     r"|dropout|momentum|([a-z]+_)?gpus?|world_size|([a-z]+_)?(params|parameters|tokens|flops|cost|price)",
 }
 _ANY = re.compile("|".join(_KINDS.values()))
 _PREFIX = re.compile(r"(config|params?|hparams|cfg|summary|metrics|tags|data)[./]")
 _MEASURED = re.compile(r"(summary|metrics?|eval|results?)[./]")
-LOWER = {"err", "error", "loss", "perplexity", "ppl", "regret", "nll", "bpb", "mse", "mae", "rmse", "latency"}
+LOWER = {"err", "error", "errors", "loss", "losses", "perplexity", "ppl", "regret", "nll", "bpb", "bpc", "mse", "mae"}
+LOWER |= {"rmse", "latency", "wer", "cer", "fid", "ece", "brier", "toxicity", "verlust", "perte"}
 HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores", "bleu"}
-HIGHER |= {"precision", "recall", "rouge", "success", "winrate", "em", "map", "ndcg", "r2"}
+HIGHER |= {"precision", "recall", "rouge", "success", "winrate", "em", "map", "ndcg", "r2", "mrr", "iou", "miou", "mcc"}
+HIGHER |= {"top1", "top5", "chrf", "comet", "psnr", "ssim", "genauigkeit"}
+# Names of benchmarks say which way is better, but tasks have them too.
+BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
+BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}
+BENCHMARKS |= {"pass", "top"}  # of pass@1 and top-1
+_WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
 
 
 def words_of(name: str) -> list[str]:
@@ -54,9 +62,25 @@ def words_of(name: str) -> list[str]:
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether the name of an outcome suggests that higher is better."""
+    """Whether the name of an outcome suggests that higher is better.
+
+    >>> higher_is_better("Top-1"), higher_is_better("WER ↓"), higher_is_better("FVD ↑")
+    (True, False, True)
+    """
+    if "↑" in name or "↓" in name:
+        return "↑" in name
+    words = {*words_of(name), *words_of(name.lower())}
+    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | _WEIGHTS)
+
+
+def is_outcome(name: str) -> bool:
+    """Whether a column is called as outcomes are; benchmarks are not, because tasks have their names too.
+
+    >>> is_outcome("val/loss"), is_outcome("FVD ↓"), is_outcome("loss_weight"), is_outcome("mmlu")
+    (True, True, False, False)
+    """
     words = set(words_of(name))
-    return bool(words & HIGHER) and not words & LOWER
+    return bool(words & (LOWER | HIGHER) and not words & _WEIGHTS) or "↑" in name or "↓" in name
 
 
 def hint_at_directions(runs: Outcomes) -> None:
@@ -77,7 +101,7 @@ def kind_of_name(name: str) -> str:
     >>> kind_of_name("Run ID"), kind_of_name("config.lr"), kind_of_name("date_understanding")
     ('an identifier', 'a setting', '')
     """
-    plain = "_".join(words_of(_PREFIX.sub("", name)))
+    plain = "_".join(words_of(_PREFIX.sub("", re.sub(r"\[\d+\]$", "", name))))
     if not _ANY.fullmatch(plain):
         return ""
     return next(kind for kind, pattern in _KINDS.items() if re.fullmatch(pattern, plain))
@@ -101,10 +125,16 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
+    measured = [name for name in others if name not in named and (is_outcome(name) or higher_is_better(name))]
+    if len(values) - len(named) - len(measured) >= 2:
+        named |= dict.fromkeys(measured, "another measurement")
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
-        odd = {name: named.get(name) or _unlike_weights(values[name]) for name in others}
         always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX) or np.ptp(values[name]) == 0}
+        sizes = np.nan_to_num(np.column_stack([values[name] for name in binary if name not in always])).sum(axis=1)
+        odd = {name: named.get(name) or _unlike_weights(values[name], sizes) for name in others}
         return _ordered(columns, found | {name: kind for name, kind in odd.items() if kind} | always)
+    if total := _total({name: values[name] for name in values if name not in named}):
+        named[total] = "the sum of the others"
     if part := _mixture(values, named):
         rest = {name: named.get(name, "not a part of the mixture") for name in values if name not in part}
         return _ordered(columns, found | rest)
@@ -136,17 +166,39 @@ def _behaviour(values: Floats) -> str:
     return "the same in every run" if np.ptp(values) == 0 else ""
 
 
-def _unlike_weights(values: Floats) -> str:
-    """Why a column that is not 0/1 is no task among those that are; parts and small multiples may be."""
+def _unlike_weights(values: Floats, sizes: Floats) -> str:
+    """Why a column that is not 0/1 is no task among those that are; parts that repeat and small multiples may be."""
+    if np.array_equal(values, sizes):
+        return "the number of tasks"
     known = values[~np.isnan(values)]
     whole = (known == known.round()).all()
-    if (known >= 0).all() and known.max() <= (10 if whole else 1):
+    again = whole or len(np.unique(known)) <= max(len(known) / 2, 3)
+    if (known >= 0).all() and known.max() <= (10 if whole else 1) and again:
         return ""
     return "" if (known < 0).any() else "not 0/1, as the others are"
 
 
+def _total(values: Mapping[str, Floats]) -> str:
+    """The column that is the sum of all others, but for rounding; "" where none is."""
+    if len(values) < 3:
+        return ""
+    cells = np.nan_to_num(np.column_stack(list(values.values())))
+    total = cells.sum(axis=1)
+    for name, column in zip(values, cells.T, strict=True):
+        others = total - column
+        if np.ptp(column) > 0 and np.allclose(column, others, rtol=ROUNDED) and others.all():
+            return name
+    return ""
+
+
 def _mixture(values: Mapping[str, Floats], named: Mapping[str, str]) -> list[str]:
     """The columns whose weights sum to 1 or to 100 in every run, or all to the same; empty where none do."""
+    # Zeros add nothing to a sum, so that it does not tell whether a seed, or epochs, are a part of it.
+    values = {
+        name: column
+        for name, column in values.items()
+        if named.get(name) not in (_SEED, _INDEX) and not (kind_of_name(name) and not column.any())
+    }
     best: tuple[float, int, list[str]] | None = None
     for names in _candidates(values, named):
         S = np.nan_to_num(np.column_stack([values[name] for name in names]))
@@ -161,7 +213,7 @@ def _mixture(values: Mapping[str, Floats], named: Mapping[str, str]) -> list[str
 
 
 def _candidates(values: Mapping[str, Floats], named: Mapping[str, str]) -> Iterator[list[str]]:
-    """Sets of columns that may be a mixture: without odd ones, with them, groups of one prefix, all but one."""
+    """Sets of columns that may be a mixture: without odd ones, with them, of one prefix, neighbours, all but one."""
     every = list(values)
     plain = [name for name in every if name not in named]
     unseeded = [name for name in every if named.get(name, "the same in every run") == "the same in every run"]
@@ -174,6 +226,18 @@ def _candidates(values: Mapping[str, Floats], named: Mapping[str, str]) -> Itera
         for total in (1, 100)
     ]
     tried: list[Sequence[str]] = [plain, unseeded, *groups.values(), *small, every]
+    tried += _neighbours({name: values[name] for name in unseeded}) if len(every) <= 300 else ()
     for names in (plain, *small) if len(every) <= 100 else ():
         tried += [[name for name in names if name != other] for other in names]
     return (list(names) for names in tried if len(names) >= 2)
+
+
+def _neighbours(values: Mapping[str, Floats]) -> Iterator[list[str]]:
+    """Columns one after the other that sum to 1 or to 100 in every run."""
+    names = list(values)
+    if not names:
+        return
+    sums = np.cumsum([np.zeros_like(values[names[0]]), *map(np.nan_to_num, values.values())], axis=0)
+    for start in range(len(names)):
+        exact = near_totals(sums[start + 2 :] - sums[start]).all(axis=1)
+        yield from (names[start : start + 2 + int(at)] for at in np.flatnonzero(exact))

@@ -16,8 +16,8 @@ import numpy as np
 
 from whence.errors import InputError, some_of
 from whence.outcomes.bookkeeping import set_aside
-from whence.outcomes.checks import Floats, check_weights
-from whence.outcomes.columns import find_names, note_aside
+from whence.outcomes.checks import Floats, check_weights, find_names
+from whence.outcomes.columns import note_aside
 from whence.outcomes.files import errors_name, read_outcomes
 from whence.outcomes.sheets import Sheet, read_sheet
 from whence.outcomes.text import kind_of
@@ -39,7 +39,11 @@ def column_names(path: Path) -> list[str]:
 
 
 def read_subsets(
-    path: str | os.PathLike[str], tasks: Sequence[str] | None = None, *, ignore: Sequence[str] = ()
+    path: str | os.PathLike[str],
+    tasks: Sequence[str] | None = None,
+    *,
+    ignore: Sequence[str] = (),
+    sheet: str | None = None,
 ) -> pd.DataFrame:
     r"""Subsets from a file with a column per task, or from a run folder; other columns do not matter.
 
@@ -52,6 +56,8 @@ def read_subsets(
         a warning names those.
     ignore : sequence of str
         Columns that are not tasks.
+    sheet : str, optional
+        The sheet of an Excel file.
 
     Returns
     -------
@@ -74,11 +80,11 @@ def read_subsets(
         runs = read_outcomes(path)
         return pd.DataFrame(runs.subsets, columns=list(runs.task_names))
     with errors_name(path):
-        sheet = _read(path)
+        cells = _read(path, sheet)
         if tasks is None:
-            tasks = _tasks(sheet, ignore)
-        subsets = _numbers(sheet, tasks)
-        check_weights(subsets, tasks, sheet.places)
+            tasks = _tasks(cells, ignore)
+        subsets = _numbers(cells, tasks)
+        check_weights(subsets, tasks, cells.places)
         return pd.DataFrame(subsets, columns=list(tasks))
 
 
@@ -142,10 +148,10 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
     return frame
 
 
-def _read(path: Path) -> Sheet:
+def _read(path: Path, sheet: str | None = None) -> Sheet:
     if kind_of(path) == "npz":
         raise InputError("an npz file holds runs only. Give a table with named columns, such as a .csv file.")
-    return read_sheet(path)
+    return read_sheet(path, sheet)
 
 
 def _tasks(sheet: Sheet, ignore: Sequence[str]) -> list[str]:

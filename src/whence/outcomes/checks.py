@@ -10,6 +10,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,24 @@ def columns_of(name: str, targets: Sequence[str]) -> list[str]:
     if name in targets:
         return [name]
     return [target for target in targets if target.startswith(f"{name}[") and target.endswith("]")] or [name]
+
+
+def find_names(asked: str, names: Sequence[str]) -> list[str]:
+    """Names that a name or a pattern stands for: itself, in other capitals, those of an array, or by its last part.
+
+    >>> find_names("LOSS", ["a", "Loss"]), find_names("mix.*", ["mix.a", "mix.b", "c"]), find_names("a", ["mix.a", "b"])
+    (['Loss'], ['mix.a', 'mix.b'], ['mix.a'])
+    """
+    if asked in names:
+        return [asked]
+    plain = folded(asked)
+    numbered = columns_of(plain, [folded(name) for name in names])
+    if same := [name for name in names if folded(name) in numbered]:
+        return same
+    if set(asked) & set("*?["):
+        return [name for name in names if fnmatchcase(folded(name), plain)]
+    last = [name for name in names if re.split(r"[./\[]", folded(name).removesuffix("]"))[-1] == plain]
+    return last if len(last) == 1 else []
 
 
 def check_weights(S: Floats, names: Sequence[str], rows: Sequence[str] | None = None) -> None:

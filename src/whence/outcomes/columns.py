@@ -7,26 +7,24 @@ would fix it. A file that knows its own columns (npz, run folders, Parquet that 
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
-from whence.outcomes.bookkeeping import HIGHER, LOWER, higher_is_better, kind_of_name, set_aside, words_of
-from whence.outcomes.checks import Floats, columns_of, folded, repeated
-from whence.outcomes.listed import listed_subsets, lists_subsets
-from whence.outcomes.long import widened
+from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
+from whence.outcomes.checks import Floats, find_names, repeated
+from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
+from whence.outcomes.long import one_row_per_run, turned, widened
+from whence.outcomes.problems import Problems
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
 from whence.outcomes.values import Column, as_column
 
 MISSING = ("drop", "zero")
-MOST_PROBLEMS = 8
 
 
 class Wanted(NamedTuple):
@@ -37,6 +35,7 @@ class Wanted(NamedTuple):
     ignore: list[str]
     subset_column: str | None = None
     missing: str | None = None
+    sheet: str | None = None
 
 
 class Chosen(NamedTuple):
@@ -57,44 +56,6 @@ class Chosen(NamedTuple):
             "maximize": [up.get(name, False) for name in targets],
             "provenance": provenance,
         }
-
-
-class Problems:
-    """All that is wrong with a table, and the parameters that would fix it."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-        self.named: dict[str, Any] = {}
-        self.fix: dict[str, Any] = {}
-        self.mendable = True  # whether parameters can put all of it right
-
-    def add(self, sentence: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
-        """Add a sentence that refers to the parameters ``named``, and what would fix it."""
-        self.sentences.append(sentence)
-        self.named |= named
-        self.mendable &= any((fix or {}).values())
-        for name, value in (fix or {}).items():
-            if isinstance(value, list):
-                known = self.fix.setdefault(name, [])
-                known += [one for one in value if one not in known]
-            elif isinstance(value, dict):
-                self.fix.setdefault(name, {}).update(value)
-            else:
-                self.fix.setdefault(name, value)
-
-    def check(self) -> None:
-        """Raise if there are any."""
-        if not self.sentences:
-            return
-        text = self.sentences[0]
-        if len(self.sentences) > 1:
-            shown = self.sentences[:MOST_PROBLEMS]
-            more = len(self.sentences) - len(shown)
-            text = "\n  ".join(
-                [f"there are {len(self.sentences)} problems.", *(f"({n}) {s}" for n, s in enumerate(shown, 1))]
-            )
-            text += f" And {more} more." if more else ""
-        raise InputError(text, fix=self.fix if self.mendable else None, **self.named)
 
 
 def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str]) -> Chosen:
@@ -120,9 +81,11 @@ def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str]) -> Cho
 
 def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
     """Arguments of `Outcomes` from the cells of a sheet."""
+    sheet = turned(sheet, wanted.outcomes)
     check_header(sheet.names)
     if wanted.missing not in (None, *MISSING):
         raise InputError(f"must be 'drop' or 'zero'. Got {wanted.missing!r} instead.", parameter="missing")
+    sheet = one_row_per_run(sheet, wanted.outcomes)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
         sheet = widened(sheet, asked)
@@ -144,12 +107,18 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
     elif wanted.tasks is None:
         aside = set_aside(rest)
         tasks = [name for name in rest if name not in aside]
+    if not tasks and listing is None:
+        _suggest_listing(sheet, aside, problems)
     if not problems.sentences:
         _refuse_none(tasks or [listing] if listing else tasks, outcomes, sheet.names, aside)
     found = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
     if listing is not None and wanted.subset_column is None:
-        note = f"Column '{listing}' is taken to list the tasks of each run; to confirm, add {{subset_column}}."
+        left_out = leaves_out(listing, sheet.columns[sheet.names.index(listing)])
+        what = "the tasks that each run left out" if left_out else "the tasks of each run"
+        note = f"Column '{listing}' is taken to list {what}; to confirm, add {{subset_column}}."
         warnings.warn(DataWarning(note, subset_column=listing), stacklevel=4)
+    if spread := [name for name in (*tasks, *outcomes) if columns[name].spread]:
+        warnings.warn(DataWarning(f"Spreads, as in 71.2 ± 0.3, are left out: {some_of(spread)}."), stacklevel=4)
     note_aside(aside)
     return found
 
@@ -169,24 +138,6 @@ def check_header(names: Sequence[str]) -> None:
             f"there is one column, '{names[0]}', and a table needs a task and an outcome. "
             "Cells are separated by commas in .csv and by tabs in .tsv."
         )
-
-
-def find_names(asked: str, names: Sequence[str]) -> list[str]:
-    """Columns that a name or a pattern stands for: itself, in other capitals, those of an array, or by its last part.
-
-    >>> find_names("LOSS", ["a", "Loss"]), find_names("mix.*", ["mix.a", "mix.b", "c"]), find_names("a", ["mix.a", "b"])
-    (['Loss'], ['mix.a', 'mix.b'], ['mix.a'])
-    """
-    if asked in names:
-        return [asked]
-    plain = folded(asked)
-    numbered = columns_of(plain, [folded(name) for name in names])
-    if same := [name for name in names if folded(name) in numbered]:
-        return same
-    if set(asked) & set("*?["):
-        return [name for name in names if fnmatchcase(folded(name), plain)]
-    last = [name for name in names if re.split(r"[./]", folded(name))[-1] == plain]
-    return last if len(last) == 1 else []
 
 
 def _roles(wanted: Wanted, could_be: Wanted, problems: Problems) -> dict[str, str]:
@@ -227,6 +178,16 @@ def _refuse_none(
             )
 
 
+def _suggest_listing(sheet: Sheet, aside: Mapping[str, str], problems: Problems) -> None:
+    """Say so if a column of names that repeat is all that could be the tasks: of each run one, or several."""
+    for name in aside:
+        cells = {str(cell).strip() for cell in sheet.columns[sheet.names.index(name)]}
+        if aside[name] == "text" and 2 <= len(cells) <= len(sheet.places) / 2:
+            said = f"no task column is left, unless '{name}' names the task of each run: then add {{subset_column}}."
+            problems.add(said, {"subset_column": name}, subset_column=name)
+            return
+
+
 def note_aside(aside: Mapping[str, str]) -> None:
     """Warn of columns that were set aside, and what they are."""
     if aside:
@@ -241,19 +202,22 @@ def _ask_for_outcomes(
     """Say that outcomes must be named, and guess which; what else is wrong is then told with it."""
     rest = {name: column for name, column in columns.items() if name not in named and not column.is_empty}
     numeric = {name: column for name, column in rest.items() if not column.is_text}
-    guess = [name for name in numeric if set(words_of(name)) & (LOWER | HIGHER)]
+    unlike = [name for name, column in numeric.items() if not set(np.unique(column.values)) <= {0.0, 1.0}]
+    guess = [name for name in numeric if is_outcome(name)]
+    guess = [name for name in guess if name in unlike] or guess
     if not guess:
         aside = set_aside(rest)
         odd = ("not a part of the mixture", "another measurement", "not 0/1, as the others are")
-        guess = [name for name in numeric if aside.get(name) in odd]
-        guess = guess or [name for name in numeric if not set(np.unique(numeric[name].values)) <= {0.0, 1.0}][-1:]
+        guess = [name for name in numeric if aside.get(name) in odd] or unlike[-1:]
     fix: dict[str, Any] = {"outcomes": guess} if guess else {}
-    if up := [name for name in guess if higher_is_better(name)]:
-        fix["maximize"] = up
+    if any(map(higher_is_better, guess)):  # names that say nothing are then other benchmarks
+        fix["maximize"] = [name for name in guess if higher_is_better(name) or not is_outcome(name)]
     problems.add(
-        f"the outcome columns must be named, with {{outcomes}}. The columns are: {some_of(names, limit=20)}.",
+        f"the outcome columns must be named, with {{outcomes}}. The columns are: {some_of(names, limit=20)}. "
+        "Lower is better, unless they are also named with {maximize}.",
         fix,
         outcomes=["NAME"],
+        maximize=["NAME"],
     )
     return guess
 
@@ -273,7 +237,7 @@ def _listing(
     if wanted.tasks is not None:
         return None
     rest = {name: column for name, column in columns.items() if name not in role}
-    texts = [name for name, column in rest.items() if column.is_text]
+    texts = [name for name, column in rest.items() if column.is_text or (column.wrong and is_usual(name))]
     listing = next((name for name in texts if lists_subsets(name, sheet.columns[sheet.names.index(name)])), None)
     if listing is None:
         return None
@@ -299,21 +263,36 @@ def _table(
 ) -> dict[str, Any]:
     m = len(sheet.places)
     if listing is not None:
-        names, S = listed_subsets(sheet.columns[sheet.names.index(listing)])
+        names, S = _without_settings(listing, *listed_subsets(listing, sheet.columns[sheet.names.index(listing)]))
     else:
         names = [name for name in tasks if not columns[name].wrong]  # what is not a number is no gap
         S = _without_gaps(_stacked(columns, names, m), names, sheet, wanted, problems)
     Y = _stacked(columns, outcomes, m)
+    if wanted.missing is not None:
+        Y = np.where(np.isinf(Y), np.nan, Y)
     keep = ~np.isnan(S).any(axis=1)
     for name in (*tasks, *outcomes):
         if name in outcomes and wanted.missing is not None and not columns[name].is_text:
-            continue  # what is not a number is NaN already
+            continue  # what is not a finite number is NaN already
         _check_cells(columns[name], name, name in outcomes, sheet.places, problems)
     problems.check()
     if not set(names) <= set(wanted.tasks or ()):  # tasks that were named keep their names
         names = _short(names, outcomes)
     chosen = Chosen([], [*names, *outcomes], len(names))
     return chosen.arguments(np.hstack([S, Y])[keep], {}, None)
+
+
+def _without_settings(listing: str, names: list[str], S: Floats) -> tuple[list[str], Floats]:
+    """Tasks of a list without settings among them, as in "web=1,code=0,lr=0.001,seed=2"."""
+    kinds = {name: kind_of_name(name) for name in names}
+    other = [name for name, column in zip(names, S.T, strict=True) if kinds[name] and not set(column) <= {0.0, 1.0}]
+    other += [name for name in names if kinds[name] == "a seed" and name not in other]
+    kept = [name for name in names if name not in other]
+    if not other or not kept:
+        return names, S
+    said = some_of([f"{name} ({kinds[name]})" for name in other], 12)
+    warnings.warn(DataWarning(f"Items of '{listing}' that are not tasks are left out: {said}."), stacklevel=5)
+    return kept, S[:, [names.index(name) for name in kept]]
 
 
 def _stacked(columns: Mapping[str, Column], names: Sequence[str], m: int) -> Floats:
@@ -330,7 +309,8 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
         return filled
     row, column = np.argwhere(gaps)[0]
     whole = S[~gaps.any(axis=1)]
-    alike = is_mixture(filled) or not len(whole)
+    # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
+    alike = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
     count = int(gaps.any(axis=1).sum())
     where = f"{sheet.places[row]}, column '{names[column]}': a task column cannot be empty"
     problems.add(
@@ -356,9 +336,12 @@ def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[s
             problems.add(f"{where} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
     elif np.isinf(values).any():
         at = int(np.flatnonzero(np.isinf(values))[0])
-        rule = "an outcome must be finite; leave it empty (NaN) if it was not measured"
-        rule = rule if is_outcome else "a weight must be finite"
-        problems.add(f"{places[at]}, column '{name}': {rule}. Got {values[at]} instead.")
+        where = f"{places[at]}, column '{name}':"
+        if is_outcome:
+            rule = f"an outcome must be finite. Got {values[at]} instead. Count it as not measured with {{missing}}."
+            problems.add(f"{where} {rule}", {"missing": "drop"}, missing="drop")
+        else:
+            problems.add(f"{where} a weight must be finite. Got {values[at]} instead.")
     elif not is_outcome and (values < 0).any():
         at = int(np.flatnonzero(values < 0)[0])
         problems.add(

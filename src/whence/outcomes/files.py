@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from whence.errors import InputError, brief, some_of
-from whence.outcomes.checks import Directions, as_directions, as_names, as_table, listed
-from whence.outcomes.columns import Wanted, choose, find_names, read_columns
+from whence.outcomes.checks import Directions, as_directions, as_names, as_table, find_names, listed
+from whence.outcomes.columns import Wanted, choose, read_columns
 from whence.outcomes.runs import is_run, read_ledger
-from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet, together
+from whence.outcomes.several import together
+from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet
 from whence.outcomes.table import Outcomes
 from whence.outcomes.text import WRITTEN, kind_of, write_text
 from whence.outcomes.writing import whole_file
@@ -44,10 +45,11 @@ def read_outcomes(
     maximize: Directions = (),
     subset_column: str | None = None,
     missing: str | None = None,
+    sheet: str | None = None,
 ) -> Outcomes:
     r"""Table of runs from a file or a DataFrame, with a row per run.
 
-    A cell of a task column is 0 or 1 (also yes and no, true and false), or a weight of at least 0 (also 39.7%, 1,234.5
+    A cell of a task column is 0 or 1 (also yes and no, ✓ and ✗), or a weight of at least 0 (also 39.7%, 1/4, 1,234.5
     or 3.2 GB). An empty, ``nan`` or ``NA`` cell of an outcome column means not measured yet. Columns that are called or
     behave like a seed, an identifier, a date, hours, steps or a setting are set aside, with a warning that names them.
     What does not fit is an `InputError` that says where, for all of it at once.
@@ -55,10 +57,10 @@ def read_outcomes(
     Parameters
     ----------
     source : DataFrame, path, or several paths
-        Files end in .csv, .tsv, .jsonl (or these with .gz), .json, .xlsx, .parquet or .npz; or a folder of
+        Files end in .csv, .tsv, .jsonl (or these with .gz), .txt, .md, .json, .xlsx, .parquet or .npz; or a folder of
         `whence.measure`. An npz holds ``subsets`` and ``values`` (or ``X`` and ``y``), and may hold their names. A run
         folder can be read while it is being measured: rows that failed or are still to come are NaN. Several files are
-        read as one table.
+        read as one table: more runs, or other columns of the same runs.
     outcomes : str or sequence of str, optional
         Columns that hold outcomes. Needed unless the file knows (npz; Parquet written by `Outcomes.write`; a run).
         Capitals and the prefix of a tracker do not matter (``loss`` finds ``summary.Loss``); ``*`` is anything.
@@ -69,9 +71,12 @@ def read_outcomes(
     maximize : bool, sequence of target names, or sequence of bool
         For which targets higher is better; empty means as the file says, or none.
     subset_column : str, optional
-        The column that lists the tasks of each run, as "web,code", "web;code", or a JSON list.
+        The column that lists the tasks of each run, as "web,code", "web/code", "all but web", or a JSON list.
     missing : {"drop", "zero"}, optional
         What an empty cell of a task column means: leave the run out, or a weight of 0. Refused where not given.
+    sheet : str, optional
+        The sheet of an Excel file to read, or several with ``*``. Where not given, the largest that has the outcomes,
+        and those with the same columns.
 
     Returns
     -------
@@ -92,6 +97,7 @@ def read_outcomes(
         ignore=listed(ignore),
         subset_column=subset_column,
         missing=missing,
+        sheet=sheet,
     )
     up: Any = maximize if isinstance(maximize, bool) else [maximize] if isinstance(maximize, str) else list(maximize)
     if is_frame(source):
@@ -104,7 +110,7 @@ def read_outcomes(
     if any(kind in DECLARED for kind in kinds):
         parts = [_read_one(path, kind, wanted, up) for path, kind in zip(paths, kinds, strict=True)]
         return _stacked(parts, paths)
-    sheets = {str(path): _sheet(path) for path in paths}
+    sheets = {str(path): _sheet(path, wanted) for path in paths}
     with errors_name(some_of(sheets, 3)):
         return _from_sheets(sheets, wanted, up)
 
@@ -131,9 +137,9 @@ def _kind(path: Path) -> str:
     return "parquet of whence" if ours else kind
 
 
-def _sheet(path: Path) -> Sheet:
+def _sheet(path: Path, wanted: Wanted) -> Sheet:
     with errors_name(path):
-        return read_sheet(path)
+        return read_sheet(path, wanted.sheet, wanted.outcomes or ())
 
 
 def _from_sheets(sheets: Mapping[str, Sheet], wanted: Wanted, up: Any) -> Outcomes:
@@ -144,7 +150,9 @@ def _from_sheets(sheets: Mapping[str, Sheet], wanted: Wanted, up: Any) -> Outcom
 def _read_one(path: Path, kind: str, wanted: Wanted, up: Any) -> Outcomes:
     with errors_name(path):
         if kind not in DECLARED:
-            return _from_sheets({str(path): read_sheet(path)}, wanted, up)
+            return _from_sheets({str(path): _sheet(path, wanted)}, wanted, up)
+        if wanted.sheet is not None:
+            raise InputError("is for Excel files: this one has no sheets.", parameter="sheet")
         reader = {"run": _read_run, "npz": _read_npz}.get(kind, _read_parquet)
         return _built(reader(path, wanted), up, str(path))
 

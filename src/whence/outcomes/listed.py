@@ -1,11 +1,14 @@
-"""A column listing the tasks of each run: "web,code", "web + code", a JSON list, or weights as "web=0.7,code=0.3"."""
+"""A column listing the tasks of each run: "web,code", "web + code", a JSON list, or weights as "web=0.7,code=0.3".
+
+Or those that were left out: "all but web", "w/o web", or a column that is called ``removed``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +16,19 @@ from whence.errors import InputError
 from whence.outcomes.checks import Floats
 from whence.outcomes.values import MISSING, as_column, literal
 
-_SIGNS = (";", "|", ",", "+")
+# Signs between names, in this order; then those that names may have too, if they split cells into fewer names.
+_SIGNS = (";", "|", ",", "+", "\n")
+_WEAK_SIGNS = ("/", " & ", " and ", None, "_", "-")  # None is white space
 _USUAL = re.compile(
     r"(.*[._ ])?(subsets?|tasks|sources|datasets|domains|mix|mixture|included|components|data|recipe)", re.IGNORECASE
+)
+_REMOVED = re.compile(
+    r"(.*[._ ])?(removed|excluded|dropped|ablated|omitted|left[_ ]out|held[_ ]out|without|minus)([_ ].*)?",
+    re.IGNORECASE,
+)
+_ALL = ("all", "full", "everything", "baseline", "base", "all data", "all tasks", "all sources", "full mix", "complete")
+_BUT = re.compile(
+    rf"(?:(?:{'|'.join(_ALL)})\s+)?(?:but|except|minus|without|w/o|excluding|no)\s+|(?:{'|'.join(_ALL)})?\s*[-–−]\s*(?=\w)"
 )
 _WEIGHTED = (  # web=0.7, web: 70%, web 70%, 70% web
     re.compile(r"(?P<name>.+?)\s*[=:]\s*(?P<weight>[\d.,]+(e-?\d+)?\s*%?)"),
@@ -25,6 +38,23 @@ _WEIGHTED = (  # web=0.7, web: 70%, web 70%, 70% web
 MOST_WORDS = 4  # of a name
 
 
+class _Lists(NamedTuple):
+    """Names and weights in each cell, and whether they are those that the run did without."""
+
+    rows: list[list[tuple[str, float]]]
+    removed: bool
+    split: bool  # whether a sign was found that separates names
+
+    @property
+    def names(self) -> list[str]:
+        return list(dict.fromkeys(name for row in self.rows for name, _ in row))
+
+
+def is_usual(name: str) -> bool:
+    """Whether a column that lists tasks is often called so: data, subset, sources and the like."""
+    return bool(_USUAL.fullmatch(name))
+
+
 def lists_subsets(name: str, cells: Sequence[Any]) -> bool:
     """Whether cells list names of tasks: several in some of them, and most names more than once.
 
@@ -32,39 +62,103 @@ def lists_subsets(name: str, cells: Sequence[Any]) -> bool:
     --------
     >>> lists_subsets("data", ["web,code", "web", "code,web"]), lists_subsets("note", ["a, b", "fine", "c, d"])
     (True, False)
+    >>> lists_subsets("data", ["web/code", "web", "code"]), lists_subsets("data", ["org/web", "org/code", "lab/law"])
+    (True, False)
     """
-    sign = _sign(cells)
-    listed = [[_weighted(item)[0] for item in _items(cell, sign)] for cell in cells]
-    counts = Counter(item for items in listed for item in items)
-    if not counts or max(map(len, listed)) < 2 or any(len(item.split()) > MOST_WORDS for item in counts):
+    found = _read(name, cells)
+    counts = Counter(item for row in found.rows for item, _ in row)
+    if not counts or any(len(item.split()) > MOST_WORDS for item in counts):
         return False
-    return bool(_USUAL.fullmatch(name)) or (sign is not None and sum(counts.values()) >= 2 * len(counts))
+    if found.removed:
+        return len(counts) >= 2
+    if max(map(len, found.rows)) < 2:
+        return False
+    return is_usual(name) or (found.split and sum(counts.values()) >= 2 * len(counts))
 
 
-def listed_subsets(cells: Sequence[Any]) -> tuple[list[str], Floats]:
-    """Names of the tasks in order of appearance, and the subsets (m, K) that the cells list.
+def leaves_out(name: str, cells: Sequence[Any]) -> bool:
+    """Whether cells list the tasks that a run did without.
+
+    >>> leaves_out("data", ["all", "w/o web"]), leaves_out("removed", ["none", "web"]), leaves_out("data", ["web"])
+    (True, True, False)
+    """
+    return _read(name, cells).removed
+
+
+def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
+    """Names of the tasks in order of appearance, and the subsets (m, K) that the cells of a column list.
 
     Examples
     --------
-    >>> names, S = listed_subsets(['["web", "code"]', '["web"]'])
+    >>> names, S = listed_subsets("data", ['["web", "code"]', '["web"]'])
     >>> names, S.tolist()
     (['web', 'code'], [[1.0, 1.0], [1.0, 0.0]])
+    >>> listed_subsets("data", ["all", "w/o web", "w/o code"])[1].tolist()
+    [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
     """
-    sign = _sign(cells)
-    rows = [[_weighted(item) for item in _items(cell, sign)] for cell in cells]
-    names = list(dict.fromkeys(name for row in rows for name, _ in row))
+    found = _read(name, cells)
+    names = found.names
     if not names:
         raise InputError("no cell of the column of subsets names a task.")
-    S = np.zeros((len(rows), len(names)))
-    for at, row in enumerate(rows):
-        for name, weight in row:
-            S[at, names.index(name)] += weight
-    return names, S
+    S = np.zeros((len(found.rows), len(names)))
+    for at, row in enumerate(found.rows):
+        for item, weight in row:
+            S[at, names.index(item)] += weight
+    return names, (S == 0).astype(np.float64) if found.removed else S
 
 
-def _sign(cells: Sequence[Any]) -> str | None:
-    """The sign that separates names; None where it is white space."""
-    return next((sign for sign in _SIGNS if any(sign in str(cell) for cell in cells)), None)
+def _read(name: str, cells: Sequence[Any]) -> _Lists:
+    bare, removed = _without_but(cells)
+    if not removed and _REMOVED.fullmatch(name):
+        bare, removed = ["" if _is_all(cell) else cell for cell in cells], True
+    sign = _sign(bare, usual=is_usual(name))
+    items = [_items(cell, sign) for cell in bare]
+    known = {item for row in items for item in row}
+    rows = [[_weighted(part) for item in row for part in _and(item, known)] for row in items]
+    return _Lists(rows, removed, sign not in ("", None))
+
+
+def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
+    """What follows "all but" in each cell, nothing for "all", and True; or the cells and False."""
+    texts = [str(cell).strip().lower() for cell in cells]
+    found = [_BUT.match(text) for text in texts]
+    if not any(found) or not all(match or _is_all(text) for match, text in zip(found, texts, strict=True)):
+        return cells, False
+    return [str(cell).strip()[match.end() :] if match else "" for cell, match in zip(cells, found, strict=True)], True
+
+
+def _is_all(cell: Any) -> bool:
+    text = "" if cell is None else str(cell).strip().lower()
+    return text in _ALL or text in MISSING
+
+
+def _sign(cells: Sequence[Any], *, usual: bool) -> str | None:
+    """The sign that separates names: None for white space, "" where each cell is one name."""
+    texts = [str(cell).strip() for cell in cells if not isinstance(cell, list | tuple | set | frozenset | np.ndarray)]
+    for sign in _SIGNS:
+        if any(sign in text for text in texts):
+            return sign
+    for weak in _WEAK_SIGNS:
+        if _splits([text.split(weak) for text in texts if text.lower() not in MISSING], usual=usual):
+            return weak
+    return ""
+
+
+def _splits(rows: list[list[str]], *, usual: bool) -> bool:
+    """Whether parts of cells are names of tasks: no more of them than cells, of other numbers or in other places.
+
+    So "web/code", "web" and "code" are lists, and "org/web", "org/code" and "lab/web" are names.
+    """
+    rows = [[_weighted(part.strip())[0] for part in row] for row in rows]
+    parts = Counter(part for row in rows for part in set(row))
+    places = {(part, at) for row in rows for at, part in enumerate(row)}
+    if not rows or "" in parts or max(map(len, rows)) < 2 or any(len(set(row)) < len(row) for row in rows):
+        return False
+    if not usual and (max(parts.values()) == len(rows) or any(part.isdigit() for part in parts)):
+        return False  # the first part of a path or of the names of runs; numbers of runs
+    several = len({len(row) for row in rows}) > 1 or len(places) > len(parts)
+    fewer = len(parts) <= len({tuple(row) for row in rows})
+    return several and fewer and (usual or sum(parts.values()) >= 2 * len(parts))
 
 
 def _items(cell: Any, sign: str | None) -> list[str]:
@@ -78,7 +172,15 @@ def _items(cell: Any, sign: str | None) -> list[str]:
         if isinstance(found, list | tuple | set):
             return _items(found, sign)
         text = text.strip("[](){}")
-    return [item for part in text.split(sign) if (item := part.strip().strip("'\""))]
+    parts = [text] if sign == "" else text.split(sign)
+    return [item for part in parts if (item := part.strip().strip("'\""))]
+
+
+def _and(item: str, known: set[str]) -> list[str]:
+    """The names of "web and code" where these are names elsewhere too, and that of "and code"."""
+    item = re.sub(r"^(and|&)\s+", "", item)
+    parts = re.split(r"\s+(?:and|&)\s+", item)
+    return parts if all(part in known for part in parts) else [item]
 
 
 def _weighted(item: str) -> tuple[str, float]:

@@ -1,15 +1,100 @@
-"""Long tables: a row for each run and task, as ``run, source, weight, loss``, become a row for each run."""
+"""Tables in which a row is not a run: they become a row for each run, with a note.
+
+A row for each run and task, as ``run, source, weight, loss``; a row for each run and outcome, as ``run, web, code,
+benchmark, score``; or a column for each run.
+"""
 
 from __future__ import annotations
 
+import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from whence.errors import DataWarning
-from whence.outcomes.bookkeeping import kind_of_name
+from whence.errors import DataWarning, some_of
+from whence.outcomes.bookkeeping import is_outcome, kind_of_name, words_of
+from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.values import as_column
+
+_MEASURES = re.compile(
+    r"(metrics?|measures?|bench(mark)?s?|evals?|evaluation|eval_(task|set|dataset)|test_?set|outcome|variable|tag)(_name)?"
+)
+_VALUES = re.compile(r"(metric_)?(values?|scores?|results?)")
+_MOST_OUTCOMES = 200
+
+
+def turned(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
+    """The sheet with its rows as columns, if outcomes are among the names in its first column and not in its header."""
+    labels = [str(cell).strip() for cell in sheet.columns[0]] if sheet.columns else []
+    if len(sheet.names) < 4 or len(set(labels)) < len(labels) or not all(labels):
+        return sheet
+    if outcomes is None:
+        turn = any(map(is_outcome, labels)) and not any(map(is_outcome, sheet.names))
+    else:
+        turn = not any(find_names(one, sheet.names) for one in outcomes)
+        turn = turn and any(find_names(one, labels) for one in outcomes)
+    if not turn:
+        return sheet
+    rows = [list(cells) for cells in zip(*sheet.columns[1:], strict=True)]
+    note = f"A column is read as a run, and a row as a task or an outcome, because '{sheet.names[0]}' names these."
+    if sheet.names[0].startswith("Unnamed"):
+        note = "A column is read as a run, and a row as a task or an outcome, because the first column names these."
+    warnings.warn(DataWarning(note), stacklevel=4)
+    places = [f"column '{name}'" for name in sheet.names[1:]]
+    return Sheet(["run", *labels], [sheet.names[1:], *rows], places, sheet.decimal_comma)
+
+
+def one_row_per_run(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
+    """The sheet with a column for each outcome, as score[mmlu], if it has a row for each run and outcome."""
+    named = [name for name in sheet.names if _MEASURES.fullmatch("_".join(words_of(name)))]
+    asked = [name for one in outcomes or () for name in find_names(one, sheet.names)]
+    values = asked or [name for name in sheet.names if _VALUES.fullmatch("_".join(words_of(name)))]
+    for measure in named if values else ():
+        ids = [[name] for name in sheet.names if kind_of_name(name) == "an identifier"]
+        others = [name for name in sheet.names if name not in (measure, *values)]
+        for key in (*ids, others):
+            if (runs := _outcomes_of(sheet, key, measure, replicates=key is others)) is not None:
+                return _with_outcomes(sheet, runs, measure, values)
+    return sheet
+
+
+def _outcomes_of(sheet: Sheet, key: Sequence[str], measure: str, *, replicates: bool) -> list[dict[str, int]] | None:
+    """The row of each outcome, for each run; None where the outcomes of runs are not told apart by the column.
+
+    An outcome that comes again is that of a replicate, if runs may have them.
+    """
+    labels, *keys = ([_cell(cell) for cell in sheet.columns[sheet.names.index(name)]] for name in (measure, *key))
+    runs: dict[tuple[Any, ...], dict[str, int]] = {}
+    times: Counter[tuple[str, ...]] = Counter()
+    for at, row in enumerate(zip(labels, *keys, strict=True)):
+        if times[row] and not replicates:
+            return None
+        runs.setdefault((times[row], *row[1:]), {})[row[0]] = at
+        times[row] += 1
+    several = 2 <= len(set(labels)) <= _MOST_OUTCOMES and len(labels) >= 1.5 * len(runs)
+    return list(runs.values()) if several and key else None
+
+
+def _with_outcomes(sheet: Sheet, runs: Sequence[dict[str, int]], measure: str, values: Sequence[str]) -> Sheet:
+    cells = dict(zip(sheet.names, sheet.columns, strict=True))
+    first = [next(iter(rows.values())) for rows in runs]
+    rest = [name for name in sheet.names if name not in (measure, *values)]
+    same = [name for name in rest if all(len({_cell(cells[name][at]) for at in run.values()}) == 1 for run in runs)]
+    kept = {name: [cells[name][at] for at in first] for name in same}
+    labels = list(dict.fromkeys(label for run in runs for label in run))
+    wide = {
+        f"{value}[{label}]": [cells[value][run[label]] if label in run else None for run in runs]
+        for value in values
+        for label in labels
+    }
+    note = f"Rows that differ in '{measure}' are read as one run with several outcomes: {some_of(wide, 6)}."
+    if left := [name for name in rest if name not in same]:
+        note += f" Left out, because they differ within a run: {some_of(left)}."
+    warnings.warn(DataWarning(note), stacklevel=4)
+    places = [sheet.places[at] for at in first]
+    return Sheet([*kept, *wide], [*kept.values(), *wide.values()], places, sheet.decimal_comma)
 
 
 def widened(sheet: Sheet, outcomes: Sequence[str]) -> Sheet:

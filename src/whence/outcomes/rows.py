@@ -1,10 +1,13 @@
-"""Which rows of a file are runs: titles above the header, remarks, averages below and repeated headers are not.
+"""Which rows of a file are runs: titles above the header, remarks, totals below and repeated headers are not.
+
+A header may take two lines, as pandas writes columns with two levels; or be missing, and the columns are numbered.
 
 Text tables and workbooks both come here, as rows of cells that are not blank. What is left out is named in a note.
 """
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,6 +18,7 @@ from whence.outcomes.values import is_value
 Row = tuple[int, Sequence[Any]]  # with the line it starts on
 _SUMMARY = {"average", "averages", "avg", "mean", "median", "total", "totals", "sum", "count", "min", "max", "best"}
 _SUMMARY |= {"minimum", "maximum", "std", "std dev", "stdev", "stddev", "standard deviation", "variance"}
+_RULE = re.compile(r":?-{3,}:?")  # below the header of a table in Markdown
 _LOOKED_AT = 50  # rows, for the header
 
 
@@ -24,6 +28,7 @@ class Region(NamedTuple):
     header: list[Any]
     runs: list[Row]
     others: list[tuple[int, str]]
+    numbered: bool = False  # whether there was no header, and the columns are called "column 1" and so on
 
 
 def find_region(rows: Sequence[Row]) -> Region:
@@ -38,24 +43,31 @@ def find_region(rows: Sequence[Row]) -> Region:
     start = _header(rows)
     header = list(rows[start][1])
     others = [(line, _words(cells)) for line, cells in rows[:start]]
+    if numbered := start == 0 and _is_run(header):
+        start, header = -1, [f"column {n}" for n in range(1, len(header) + 1)]
+    elif (joined := _joined(header, rows[start + 1 : start + 2])) is not None:
+        start, header = start + 1, joined
     runs = []
     for line, cells in rows[start + 1 :]:
         if cells[0] == header[0] and _same(cells, header):
             others.append((line, "the header again"))
         elif _is_remark(cells, len(header)):
             others.append((line, _words(cells)))
-        else:
+        elif not _RULE.fullmatch(_words(cells)):
             runs.append((line, cells))
-    while runs and len(header) >= 3 and _words(runs[-1][1]).casefold().rstrip(": ") in _SUMMARY:
+    while runs and len(header) >= 3 and _is_summary(_words(runs[-1][1])):
         line, cells = runs.pop()
         others.append((line, _words(cells)))
-    return Region(header, runs, sorted(others))
+    return Region(header, runs, sorted(others), numbered)
 
 
-def note_others(place: str, unit: str, others: Sequence[tuple[int, str]]) -> None:
-    """Warn of rows that were left out; ``unit`` is what the file counts, lines or rows."""
-    if others:
-        named = some_of([f"{unit} {line} ({safe_text(what, 40)})" for line, what in others], 6)
+def note_region(place: str, unit: str, region: Region) -> None:
+    """Warn of rows that were left out, and of a missing header; ``unit`` is what the file counts, lines or rows."""
+    if region.numbered:
+        named = f"its columns are called '{region.header[0]}' to '{region.header[-1]}'"
+        warnings.warn(DataWarning(f"{place}: the first {unit} holds numbers, not names, so {named}."), stacklevel=2)
+    if region.others:
+        named = some_of([f"{unit} {line} ({safe_text(what, 40)})" for line, what in region.others], 6)
         warnings.warn(DataWarning(f"{place}: left out, because these are not runs: {named}."), stacklevel=2)
 
 
@@ -74,6 +86,29 @@ def _header(rows: Sequence[Row]) -> int:
     most = max(_filled(cells) for _, cells in first)
     wide = next((at for at, (_, cells) in enumerate(first) if _filled(cells) >= max(2, 0.6 * most)), 0)
     return 0 if any(map(is_value, rows[wide][1])) else wide
+
+
+def _is_run(header: Sequence[Any]) -> bool:
+    """Whether the first row is a run: mostly numbers, some of them the same or not whole, as no names would be."""
+    numbers = [str(cell).strip() for cell in header if is_value(cell)]
+    whole = all(number.isdigit() for number in numbers)
+    return 2 * len(numbers) > len(header) and (len(set(numbers)) < len(numbers) or not whole)
+
+
+def _joined(header: Sequence[Any], following: Sequence[Row]) -> list[str] | None:
+    """The header with the names of the next row, as "data.web", where names repeat and those below tell them apart."""
+    above = ["" if cell is None else str(cell).strip() for cell in header]
+    if not following or len(set(above)) == len(above):
+        return None
+    below = ["" if cell is None else str(cell).strip() for cell in following[0][1]]
+    joined = [".".join(filter(None, pair)) for pair in zip(above, below, strict=False)]
+    named = len(below) == len(above) and 2 * _filled(below) > len(below) and not any(map(is_value, below))
+    return joined if named and len(set(joined)) == len(joined) else None
+
+
+def _is_summary(words: str) -> bool:
+    """Whether a row begins as one of totals or averages does, as Total or Mean (n=24)."""
+    return re.sub(r"\(.*\)", "", words).casefold().strip(" .:") in _SUMMARY
 
 
 def _is_remark(cells: Sequence[Any], width: int) -> bool:

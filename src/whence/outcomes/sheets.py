@@ -8,6 +8,7 @@ export them, become columns with dots: ``config.mix.web``.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +17,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, brief, some_of
-from whence.outcomes.rows import Region, find_region, note_others
+from whence.errors import DataWarning, InputError, brief, did_you_mean, some_of
+from whence.outcomes.checks import find_names, repeated
+from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
 from whence.outcomes.values import has_decimal_commas, literal
 
+_RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
+_BITS = re.compile("[01]{3,}")
 NO_PYARROW = 'Parquet files need pyarrow: pip install "whence[parquet]".'
 
 
@@ -39,20 +43,27 @@ def is_frame(source: Any) -> bool:
     return pandas is not None and isinstance(source, pandas.DataFrame)
 
 
-def read_sheet(path: Path) -> Sheet:
-    """Cells of a file that does not itself say which of its columns are tasks."""
+def read_sheet(path: Path, sheet: str | None = None, having: Sequence[str] = ()) -> Sheet:
+    """Cells of a file that does not itself say which of its columns are tasks.
+
+    Of a workbook the wanted sheet; or the largest of those that have some columns.
+    """
     kind = kind_of(path)
     if not path.exists():
         raise InputError("there is no such file.")
-    read = {"parquet": _parquet, "xlsx": _excel, "json": _json, "jsonl": _json}.get(kind.split(".")[0], _text)
-    return _unfolded(read(path))
+    if kind == "xlsx":
+        return _distinct(_unfolded(_excel(path, sheet, having)))
+    if sheet is not None:
+        raise InputError("is for Excel files: this file has no sheets.", parameter="sheet")
+    read = {"parquet": _parquet, "json": _json, "jsonl": _json}.get(kind.split(".")[0], _text)
+    return _distinct(_unfolded(read(path)))
 
 
 def frame_sheet(frame: Any) -> Sheet:
     """Cells of a DataFrame."""
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     columns = [_typed(frame.iloc[:, at]) for at in range(len(names))]
-    return _unfolded(Sheet(_named(names), columns, _counted_rows(len(frame))))
+    return _distinct(_unfolded(Sheet(_named(names), columns, _counted_rows(len(frame)))))
 
 
 def _typed(series: Any) -> Any:
@@ -62,46 +73,24 @@ def _typed(series: Any) -> Any:
     return [None if missing else cell for cell, missing in zip(series.tolist(), series.isna(), strict=True)]
 
 
-def together(sheets: Mapping[str, Sheet]) -> Sheet:
-    """Rows of several sheets one below the other; a cell is None where its sheet lacks the column."""
-    if len(sheets) == 1:
-        return next(iter(sheets.values()))
-    names = list(dict.fromkeys(name for sheet in sheets.values() for name in sheet.names))
-    columns: list[list[Any]] = [[] for _ in names]
-    for sheet in sheets.values():
-        held = dict(zip(sheet.names, sheet.columns, strict=True))
-        for name, column in zip(names, columns, strict=True):
-            column += list(held.get(name, [None] * len(sheet.places)))
-    places = [f"{path}, {place}" for path, sheet in sheets.items() for place in sheet.places]
-    return Sheet(names, columns, places, any(sheet.decimal_comma for sheet in sheets.values()))
-
-
 # ---- formats ---------------------------------------------------------------------------------------------
 
 
 def _text(path: Path) -> Sheet:
-    names, rows, delimiter = text_table(path)
+    header, rows, delimiter = text_table(path)
+    names = _named(header)
     columns = list(zip(*(cells for _, cells in rows), strict=True)) if rows else [()] * len(names)
     return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(columns, delimiter))
 
 
 def _json(path: Path) -> Sheet:
-    """Records, one in each line; or one list of them."""
+    """Records, one in each line; or one document with all of them."""
     text = decoded(path)
-    records: list[Any] = []
-    places: list[str] = []
     try:
-        if text.lstrip().startswith("["):
-            records = json.loads(text)
-            places = _counted_rows(len(records))
-        else:
-            for line, part in enumerate(text.split("\n"), 1):
-                if part.strip():
-                    places.append(f"line {line}")
-                    records.append(json.loads(part))
-    except (ValueError, RecursionError) as error:
-        where = f"{places[-1]} " if places else ""
-        raise InputError(f"{where}is not JSON ({error}). A file of runs has one record per line.") from error
+        records = _runs_of(json.loads(text))
+        places = _counted_rows(len(records))
+    except (ValueError, RecursionError):
+        records, places = _json_lines(text)
     if not records or not all(isinstance(record, dict) for record in records):
         raise InputError("a JSON file of runs must hold a record for each run, with names and values.")
     flat = [dict(flat_record(record)) for record in records]
@@ -109,8 +98,46 @@ def _json(path: Path) -> Sheet:
     return Sheet(_named(names), [[record.get(name) for record in flat] for name in names], places)
 
 
-def _excel(path: Path) -> Sheet:
-    """Cells of the largest sheet of a workbook, and of those with the same columns."""
+def _json_lines(text: str) -> tuple[list[Any], list[str]]:
+    records: list[Any] = []
+    places: list[str] = []
+    try:
+        for line, part in enumerate(text.split("\n"), 1):
+            if part.strip():
+                places.append(f"line {line}")
+                records.append(json.loads(part))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{places[-1]} is not JSON ({error}). A file of runs has one record per line.") from error
+    return records, places
+
+
+def _runs_of(document: Any) -> list[Any]:
+    """Records of runs: a list of them, alone or the only one within a record; by name; or columns, as pandas writes.
+
+    >>> _runs_of({"a": {"0": 1, "1": 0}, "loss": {"0": 2.5, "1": 2.0}})
+    [{'a': 1, 'loss': 2.5}, {'a': 0, 'loss': 2.0}]
+    """
+    if not isinstance(document, dict) or not document:
+        return document if isinstance(document, list) else [document]
+    if isinstance(document.get("columns"), list) and isinstance(document.get("data"), list):
+        return [dict(zip(document["columns"], row, strict=False)) for row in document["data"]]
+    values = list(document.values())
+    if all(isinstance(value, list) and len(value) == len(values[0]) for value in values) and len(values) > 1:
+        return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
+    lists = [
+        name for name, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]
+    if len(lists) == 1 and (len(document) == 1 or lists[0].lower() in _RUNS):
+        return list(document[lists[0]])
+    if len(values) > 1 and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
+        if all(str(key).isdigit() for key in values[0]):
+            return [{name: column[row] for name, column in document.items()} for row in values[0]]
+        return [{"run": name, **record} for name, record in document.items()]
+    return [document]
+
+
+def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
+    """Cells of the wanted sheet of a workbook; or of the largest with some columns, and of those with the same."""
     try:
         import openpyxl
     except ImportError as error:
@@ -123,16 +150,19 @@ def _excel(path: Path) -> Sheet:
         raise
     except Exception as error:  # a damaged workbook makes openpyxl raise almost anything
         raise InputError(f"this Excel file cannot be read ({type(error).__name__}: {str(error)[:160]}).") from error
+    if wanted is not None:
+        pages = {title: pages[title] for title in _found(wanted, list(pages))}
     found = {title: region for title, table in pages.items() if (region := _region(table)) is not None}
     if not found:
         raise InputError("the file is empty; its first row must name the columns.")
-    largest = max(found.values(), key=lambda region: len(region.header) * len(region.runs))
+    able = [one for one in found.values() if all(find_names(name, _named(one.header)) for name in having)]
+    largest = max(able or found.values(), key=lambda region: len(region.header) * len(region.runs))
     read = {title: region for title, region in found.items() if _named(region.header) == _named(largest.header)}
-    if others := [repr(title) for title, region in found.items() if title not in read and region.runs]:
-        note = f"{path.name}: sheets read: {some_of(map(repr, read), 4)}; not read: {some_of(others, 4)}."
-        warnings.warn(DataWarning(note), stacklevel=2)
+    if others := [title for title, region in found.items() if title not in read and region.runs]:
+        note = f"{path.name}: sheets read: {some_of(map(repr, read), 4)}; not read: {some_of(map(repr, others), 4)}."
+        warnings.warn(DataWarning(f"{note} To read another, add {{sheet}}.", sheet=others[0]), stacklevel=2)
     for region in read.values():
-        note_others(path.name, "row", region.others)
+        note_region(path.name, "row", region)
     width = len(largest.header)
     body = [(line, row[:width]) for region in read.values() for line, row in region.runs]
     columns = [[row[at] if at < len(row) else None for _, row in body] for at in range(width)]
@@ -140,6 +170,15 @@ def _excel(path: Path) -> Sheet:
     if len(read) > 1:
         places = [f"sheet '{title}', row {line}" for title, region in read.items() for line, _ in region.runs]
     return Sheet(_named(largest.header), columns, places, has_decimal_commas(columns, "\t"))
+
+
+def _found(wanted: str, titles: Sequence[str]) -> list[str]:
+    """Sheets that a name or a pattern stands for."""
+    if found := find_names(wanted, titles):
+        return found
+    hint = did_you_mean(wanted, titles)
+    fix = {"instead": {wanted: hint.split("'")[1]}} if hint.startswith("Did") else None
+    raise InputError(f"there is no sheet '{wanted}', as {{sheet}} says. {hint}", fix=fix, sheet=None)
 
 
 def _region(table: Sequence[Sequence[Any]]) -> Region | None:
@@ -175,18 +214,49 @@ def _parquet(path: Path) -> Sheet:
 
 
 def _named(names: Iterable[Any]) -> list[str]:
-    return [("" if name is None else str(name)).strip() or f"Unnamed: {at}" for at, name in enumerate(names)]
+    return [_on_one_line(name) or f"Unnamed: {at}" for at, name in enumerate(names)]
+
+
+def _on_one_line(name: Any) -> str:
+    return "" if name is None else re.sub(r"\s*[\r\n]\s*", " ", str(name).strip())
 
 
 def _counted_rows(count: int) -> list[str]:
     return [f"row {row} (counted from 0)" for row in range(count)]
 
 
+def _distinct(sheet: Sheet) -> Sheet:
+    """The sheet with columns of the same name numbered, as loss[0] and loss[1]; those with the same cells as one."""
+    if not repeated(sheet.names):
+        return sheet
+    kept: dict[str, list[tuple[list[str], Any]]] = {}
+    for name, column in zip(sheet.names, sheet.columns, strict=True):
+        cells = [str(cell).strip() for cell in column]
+        if cells not in [other for other, _ in kept.setdefault(name, [])]:
+            kept[name].append((cells, column))
+    names: list[str] = []
+    said: list[str] = []
+    for name, held in kept.items():
+        numbered = [name] if len(held) == 1 else [f"{name}[{at}]" for at in range(len(held))]
+        names += numbered
+        if sheet.names.count(name) > len(held):
+            said.append(f"'{name}' with the same cells, which is read once")
+        if len(held) > 1:
+            said.append(f"'{name}', called {' and '.join(numbered)} here ('{name}' means all of them)")
+    warnings.warn(DataWarning(f"Columns that come more than once: {some_of(said)}."), stacklevel=3)
+    return sheet._replace(names=names, columns=[column for held in kept.values() for _, column in held])
+
+
 def _unfolded(sheet: Sheet) -> Sheet:
-    """The sheet with columns of records, also where they are written as text, as a column for each of their fields."""
+    """The sheet with columns of records or vectors, also as text, as a column for each of their fields or numbers."""
     names: list[str] = []
     columns: list[Any] = []
     for name, column in zip(sheet.names, sheet.columns, strict=True):
+        listed = None if isinstance(column, np.ndarray) else _vectors(column)
+        if listed is not None:
+            names += [f"{name}[{at}]" for at in range(len(listed[0]))]
+            columns += [list(part) for part in zip(*listed, strict=True)]
+            continue
         records = None if isinstance(column, np.ndarray) else _records(column)
         if records is None:
             names.append(name)
@@ -196,6 +266,27 @@ def _unfolded(sheet: Sheet) -> Sheet:
         names += [f"{name}.{field}" for field in fields]
         columns += [[record.get(field) for record in records] for field in fields]
     return sheet._replace(names=names, columns=columns)
+
+
+def _vectors(column: Sequence[Any]) -> list[list[float]] | None:
+    """Numbers of every cell: weights, as in "[0.2, 0.8]", or 0 and 1, also as "0110"; None where cells hold no such.
+
+    Whole numbers are those of tasks, unless some come twice in a cell.
+    """
+    texts = [str(cell).strip() for cell in column]
+    if any(text[:1] == "0" and len(text) > 2 for text in texts) and all(_BITS.fullmatch(text) for text in texts):
+        found: list[Any] = [list(map(int, text)) for text in texts]
+    elif all(text[:1] in ("[", "(") for text in texts):
+        found = [cell if isinstance(cell, list | tuple) else literal(str(cell)) for cell in column]
+    else:
+        return None
+    if not found or not all(isinstance(cell, list | tuple) and len(cell) == len(found[0]) for cell in found):
+        return None
+    numbers = [number for cell in found for number in cell]
+    if len(found[0]) < 2 or not all(isinstance(number, int | float) for number in numbers):
+        return None
+    again = any(len(set(cell)) < len(cell) for cell in found)
+    return found if (again and set(numbers) <= {0, 1}) or any(number != round(number) for number in numbers) else None
 
 
 def _records(column: Sequence[Any]) -> list[dict[str, Any]] | None:

@@ -1,4 +1,4 @@
-"""Tables as text: csv and tsv, plain or gzipped, cell by cell, with the line where something does not fit."""
+"""Tables as text: csv, tsv (also gzipped) or aligned, cell by cell, with the line where something does not fit."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from whence.errors import DataWarning, InputError
-from whence.outcomes.rows import Row, find_region, fitted, note_others
+from whence.outcomes.rows import Row, find_region, fitted, note_region
 from whence.outcomes.table import Outcomes
 
 KINDS = ("csv", "tsv", "jsonl", "json", "xlsx", "parquet", "npz")
+_ALSO = {"ndjson": "jsonl", "xlsm": "xlsx", "txt": "csv", "dat": "csv", "md": "csv"}  # endings, read as these are
 ZIPPED = ("csv", "tsv", "jsonl")  # which may also end in .gz
 WRITTEN = ("csv", "tsv", "csv.gz", "tsv.gz", "parquet", "npz")
 
 
 def kind_of(path: Path) -> str:
     """Format of a file, by its ending."""
-    for kind in (*KINDS, *(f"{kind}.gz" for kind in ZIPPED), "ndjson", "xlsm"):
+    for kind in (*KINDS, *(f"{kind}.gz" for kind in ZIPPED), *_ALSO):
         if path.name.lower().endswith(f".{kind}"):
-            return {"ndjson": "jsonl", "xlsm": "xlsx"}.get(kind, kind)
+            return _ALSO.get(kind, kind)
     raise InputError(f"A file of runs must end in .{', .'.join(KINDS)}. Got '{path.name}' instead.")
 
 
@@ -51,6 +52,8 @@ def text_table(path: Path) -> tuple[list[str], list[Row], str]:
     text = decoded(path)
     delimiter = separator(text, _delimiter(kind_of(path)))
     line, rows = 1, []
+    if delimiter == " ":
+        text = "\n".join(" ".join(part.split()) for part in text.splitlines())
     try:
         for line, cells in _numbered(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)):
             rows.append((line, cells))
@@ -58,10 +61,13 @@ def text_table(path: Path) -> tuple[list[str], list[Row], str]:
         raise InputError(f"this is not a text table; reading stopped near line {line} ({error}).") from error
     if not rows:
         raise InputError("the file is empty; its first line must name the columns.")
-    header, runs, others = find_region(rows)
-    note_others(path.name, "line", others)
-    fitting = [(line, fitted(cells, len(header), line)) for line, cells in runs]
-    return [_name(cell) or f"Unnamed: {at}" for at, cell in enumerate(header)], fitting, delimiter
+    if delimiter == "|" and all(not (cells[0].strip() or cells[-1].strip()) for _, cells in rows):
+        rows = [(line, cells[1:-1]) for line, cells in rows]  # bars around a row, as in Markdown
+    region = find_region(rows)
+    note_region(path.name, "line", region)
+    header = region.header
+    fitting = [(line, fitted(cells, len(header), line)) for line, cells in region.runs]
+    return [_name(cell) for cell in header], fitting, delimiter
 
 
 def decoded(path: Path) -> str:
@@ -85,14 +91,20 @@ def decoded(path: Path) -> str:
 
 
 def separator(text: str, usual: str) -> str:
-    """The sign that comes equally often in most of the first lines: the usual one, unless another does better."""
+    """The sign that comes equally often in most of the first lines: the usual one, unless another does better.
+
+    Where there is none of them, and the lines have equally many words, white space.
+    """
+    signs = (usual, ";", "\t", ",", "|")
     lines = [re.sub(r'"[^"]*"', "", line) for line in islice(filter(str.strip, text.splitlines()), 50)]
 
     def regular(sign: str) -> int:
         counts = Counter(line.count(sign) for line in lines if sign in line)
         return max(counts.values(), default=0)
 
-    return max((usual, ";", "\t", ",", "|"), key=regular)
+    if not any(map(regular, signs)) and len({len(line.split()) for line in lines}) == 1 < len(lines):
+        return " "
+    return max(signs, key=regular)
 
 
 def _numbered(reader: Any) -> Iterator[tuple[int, list[str]]]:

@@ -1,4 +1,4 @@
-"""Cells as people write them, as numbers: 39.7%, 1,234.5, yes and no, 3.2 GB, and marks such as x."""
+"""Cells as people write them, as numbers: 39.7%, 1,234.5, 1/4, 71.2 ± 0.3, yes and no, 3.2 GB, and marks such as x."""
 
 from __future__ import annotations
 
@@ -16,10 +16,22 @@ from whence.outcomes.checks import Floats
 MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "--", "–", "—", "?", "missing")
 _WORDS = dict.fromkeys(("true", "yes", "on"), 1.0) | dict.fromkeys(("false", "no", "off"), 0.0)
 _WORDS |= dict.fromkeys(MISSING, math.nan)
-_MARKS = {"x", "✓", "✔", "•", "*"}  # in a column that holds nothing else, but for empty cells
+_CHECKS = {"✓", "✔", "✔️", "✅", "☑", "☑️", "🗸"}
+_CROSSES = {"x", "✗", "✘", "❌", "✕", "✖", "×", "☐", "⛔"}  # beside checks; alone, an x or × is a mark
+_MARKS = {*_CHECKS, "x", "×", "•", "●", "*", "+"}  # in a column that holds nothing else, but for empty cells
+_PAIRS = (  # of words for in and out
+    ("included", "excluded"), ("include", "exclude"), ("in", "out"), ("with", "without"), ("w/", "w/o"),
+    ("kept", "removed"), ("present", "absent"), ("used", "unused"), ("enabled", "disabled"), ("y", "n"), ("t", "f"),
+    ("ja", "nein"), ("oui", "non"), ("sí", "no"), ("si", "no"), ("wahr", "falsch"), ("vrai", "faux"), ("是", "否"),
+)  # fmt: skip
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
 _DOTTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # where commas stand before decimals
+_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}([ \u00a0\u202f\u2009'’]\d{3})+([.,]\d*)?")
+_FRACTION = re.compile(r"(\d+)\s*/\s*(\d+)")
+_SPREAD = re.compile(  # 71.2 ± 0.3, 71.2 (0.3), or 0.71 [0.68, 0.73]
+    r"(?P<mean>[+-]?[\d.,]+(e[+-]?\d+)?\s*%?)\s*((±|\+/-|\+-|\\pm)\s*[\d.,]+(e[+-]?\d+)?\s*%?|\([±\d.,]+\s*%?\)|[\[(][\d.,]+\s*[,;–-]\s*[\d.,]+[\])])"
+)
 _WITH_UNIT = re.compile(r"([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([a-zµ%€$][a-z/ %]*)")
 _SCALES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
 _SCALES |= {f"{letter}{end}": _SCALES[letter] for letter in "kmgt" for end in ("b", "ib")} | {"bytes": 1.0}
@@ -32,6 +44,7 @@ class Column(NamedTuple):
     values: Floats  # (m,)
     wrong: list[tuple[int, str]]  # places of cells that are not numbers, and what each of them is
     unit: str  # that all numbers have, "" for none
+    spread: bool = False  # whether cells also have a spread, as in 71.2 ± 0.3, which is left out
 
     @property
     def is_text(self) -> bool:
@@ -65,20 +78,32 @@ def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
     except ValueError:
         pass
     texts = [_text(cell) for cell in cells]
+    means = [_SPREAD.sub(r"\g<mean>", text) for text in texts]
+    spread, texts = means != texts, means
     if decimal_comma:
         texts = _with_points(texts, cells)
-    filled = {text for text in texts if text not in MISSING}
-    if filled and filled <= _MARKS and not all(texts):
-        return Column(np.array([float(text in _MARKS) for text in texts]), [], "")
-    if filled == {"y", "n"}:
-        texts = [{"y": "yes", "n": "no"}.get(text, text) for text in texts]
+    if (marked := _marked(texts)) is not None:
+        return Column(marked, [], "")
     found = [_number(text) for text in texts]
     values = np.array([number for number, _ in found])
     wrong = [(at, f"'{str(cells[at])[:40]}' is not a number") for at, (_, unit) in enumerate(found) if unit is None]
     units = {unit or "" for (number, unit) in found if number == number and (unit or number != 0)}
     wrong += _scale(values, [unit or "" for _, unit in found], units)
     unit = units.pop() if len(units) == 1 else "" if units <= {"", "%"} else "several"
-    return Column(values, sorted(wrong), unit)
+    return Column(values, sorted(wrong), unit, spread)
+
+
+def _marked(texts: Sequence[str]) -> Floats | None:
+    """0 and 1 of cells that are marks, or one of two words for in and out; None where they are not."""
+    filled = {text for text in texts if text not in MISSING}
+    if filled & _CHECKS and filled <= _CHECKS | _CROSSES:
+        return np.array([float(text in _CHECKS) for text in texts])
+    if filled and filled <= _MARKS and any(text in MISSING for text in texts):
+        return np.array([float(text in _MARKS) for text in texts])
+    for inside, outside in _PAIRS:
+        if filled == {inside, outside}:
+            return np.array([np.nan if text in MISSING else float(text == inside) for text in texts])
+    return None
 
 
 def is_value(cell: Any) -> bool:
@@ -88,7 +113,7 @@ def is_value(cell: Any) -> bool:
     (True, True, False, False)
     """
     text = _text(cell)
-    return text not in MISSING and (text in _MARKS or _number(text.replace(",", "."))[1] is not None)
+    return text not in MISSING and (text in _MARKS | _CROSSES or _number(text.replace(",", "."))[1] is not None)
 
 
 def has_decimal_commas(columns: Sequence[Sequence[Any]], separator: str) -> bool:
@@ -111,7 +136,7 @@ def has_decimal_commas(columns: Sequence[Sequence[Any]], separator: str) -> bool
 
 def _bare(cell: str) -> str:
     """Number of a cell without its unit, as text."""
-    text = cell.strip().lower()
+    text = _SPREAD.sub(r"\g<mean>", cell.strip().lower())
     return found[1] if (found := _WITH_UNIT.fullmatch(text)) else text
 
 
@@ -162,9 +187,10 @@ def _with_points(texts: Sequence[str], cells: Sequence[Any]) -> list[str]:
 
 
 def _number(text: str) -> tuple[float, str | None]:
-    """Number of a cell and its unit; the unit is None where it is not a number."""
+    """Number of a cell, without stars and daggers beside it, and its unit; the unit is None where it is no number."""
     if text in _WORDS:
         return _WORDS[text], ""
+    text = text.strip("*†‡§ ") or text
     if (number := _plain(text)) is not None:
         return number, ""
     if found := _WITH_UNIT.fullmatch(text):
@@ -177,6 +203,10 @@ def _number(text: str) -> tuple[float, str | None]:
 def _plain(text: str) -> float | None:
     if _THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
+    elif _SPACED_THOUSANDS.fullmatch(text):
+        text = re.sub(r"[ \u00a0\u202f\u2009'’]", "", text)
+    elif (parts := _FRACTION.fullmatch(text)) and int(parts[1]) <= int(parts[2]) and 0 < int(parts[2]) <= 1000:
+        return int(parts[1]) / int(parts[2])  # not 11/2025, nor 12/5
     try:
         return None if "_" in text else float(text)
     except ValueError:

@@ -1,0 +1,398 @@
+"""Tables of other shapes: each file as a person has it, right with at most two commands and no edit."""
+
+import json
+import shlex
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import whence
+from whence.cli import app
+from whence.errors import DataWarning, InputError
+from whence.outcomes import read_outcomes
+from whence.outcomes.cells import read_subsets
+
+pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")  # a test looks at the notes it is about
+
+TASKS = ["web", "code", "math", "law"]
+S = whence.Bernoulli(0.5).draw(4, 15, seed=0)[np.arange(24) % 15].astype(int)
+LOSS = (3 - S @ [1.0, 0.5, 0.0, -0.4] + 0.01 * np.random.default_rng(0).normal(size=24)).round(4)
+W = np.random.default_rng(0).dirichlet([2, 2, 1, 1], 30).round(3)
+W_LOSS = (2 + 3 * ((W - [0.5, 0.3, 0.15, 0.05]) ** 2).sum(1)).round(4)
+FRAME = pd.DataFrame(S, columns=TASKS).assign(loss=LOSS)
+MIXED = pd.DataFrame(W, columns=TASKS).assign(loss=W_LOSS)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments], prog_name="whence")
+
+
+def two_commands(*paths):
+    """What the command proposes when only the files are given, and the table that it then reads."""
+    first = run("fit", *paths)
+    assert first.exit_code == 2, first.output
+    words = shlex.split(first.stderr.partition("Try: ")[2])
+    second = run(*words[1:])
+    assert second.exit_code == 0, second.output
+    try:
+        read_outcomes(list(paths))
+    except InputError as error:
+        return read_outcomes(list(paths), **error.fix), second
+    raise AssertionError
+
+
+def check(runs, subsets=S, values=LOSS, tasks=TASKS):
+    assert runs.task_names == tuple(tasks)
+    np.testing.assert_allclose(runs.subsets, subsets, atol=1e-9)
+    np.testing.assert_allclose(runs.values[:, 0], values)
+
+
+# ---- marks, words and numbers ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside"),
+    [("✓", "✗"), ("✅", "❌"), ("✓", "x"), ("✓", "-"), ("X", ""), ("+", "-"), ("w/", "w/o"), ("included", "excluded"),
+     ("T", "F"), ("ja", "nein"), ("with", "without"), ("1", "")],
+)  # fmt: skip
+def test_marks_and_words_for_in_and_out(tmp_path, inside, outside):
+    frame = pd.DataFrame(np.where(S == 1, inside, outside), columns=TASKS).assign(accuracy=(1 / LOSS).round(4))
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, values=(1 / LOSS).round(4))
+    assert runs.maximize == (True,)
+
+
+def test_an_x_alone_is_a_mark_and_words_stay_words(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("a,b,c,loss\nx,1,in,1\n,0,in,2\nx,1,in,3\n")  # a column of one word is not 0/1
+    with pytest.warns(DataWarning, match=r"c \(text\)"):
+        assert read_outcomes(path, "loss").subsets.tolist() == [[1, 1], [0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize(
+    "spelled", ["{:.1f} ± 0.4", "{:.1f}±0.4", "{:.1f} +/- 0.4", "{:.1f} (0.4)", "{:.1f} [1.2, 99]"]
+)
+def test_a_spread_behind_an_outcome_is_left_out_with_a_note(spelled):
+    frame = FRAME.drop(columns="loss").assign(acc=[spelled.format(100 / value) for value in LOSS])
+    with pytest.warns(DataWarning, match=r"Spreads, as in 71.2 ± 0.3, are left out: acc"):
+        check(read_outcomes(frame, "acc"), values=(100 / LOSS).round(1))
+
+
+def test_fractions_and_thousands_between_spaces():
+    with pytest.warns(DataWarning, match=r"when \(text\)"):  # months are no fractions
+        check(read_outcomes(FRAME.assign(when=["11/2025", "12/2025", "12/5"] * 8), "loss"))
+    frame = pd.DataFrame({"web": ["1/2", "1/4", "0"], "code": ["1/2", "3/4", "1"], "loss": ["1 234,5", "2 000", "3"]})
+    with pytest.raises(InputError, match="'1 234,5' is not a number"):
+        read_outcomes(frame, "loss")
+    frame["loss"] = ["1 234.5", "2\u00a0000", "1'000'000"]
+    runs = read_outcomes(frame, "loss")
+    np.testing.assert_array_equal(runs.subsets, [[0.5, 0.5], [0.25, 0.75], [0, 1]])
+    np.testing.assert_array_equal(runs.values[:, 0], [1234.5, 2000, 1e6])
+
+
+@pytest.mark.parametrize("failed", ["inf", "OOM", "diverged", "-", "n.a."])
+def test_runs_that_failed_are_not_measured(tmp_path, failed):
+    frame = FRAME.astype({"loss": object})
+    frame.loc[[4, 9], "loss"] = failed
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, values=np.where(np.isin(np.arange(24), [4, 9]), np.nan, LOSS))
+
+
+# ---- lists -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", ["/", " / ", " & ", " and ", ", and ", "_", "-", "\n", "|", ";", " + "])
+@pytest.mark.parametrize("name", ["data", "experiment"])
+def test_a_list_of_tasks_however_it_is_separated(name, sign):
+    cells = [sign.join(task for task, inside in zip(TASKS, row, strict=True) if inside) for row in S]
+    with pytest.warns(DataWarning, match=f"Column '{name}' is taken to list the tasks of each run"):
+        runs = read_outcomes(pd.DataFrame({name: cells, "loss": LOSS}), "loss")
+    order = [runs.task_names.index(task) for task in TASKS]
+    check(runs, subsets=S[:, np.argsort(order)], tasks=runs.task_names)
+    assert sorted(runs.task_names) == sorted(TASKS)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["allenai/c4", "bigcode/stack", "open/math", "pile/law"] * 6,  # names with a slash
+        ["org/a", "org/b", "lab/a", "lab/b"] * 6,
+        ["/data/web", "/data/code", "/data/web/small", "/data/code/small", "/data/law", "/data/law/small"] * 4,
+        [f"exp_{a}_{b}" for a in "xyz" for b in range(8)],  # a grid
+        [f"run_{at}" for at in range(24)],
+        ["common crawl", "git hub", "git hub"] * 8,
+    ],
+)
+def test_names_that_hold_a_sign_are_not_split(cells):
+    frame = pd.DataFrame({"trained on": cells, "loss": LOSS})
+    with pytest.raises(InputError, match="no task column is left"):
+        read_outcomes(frame, "loss")
+    runs = read_outcomes(frame, "loss", subset_column="trained on")
+    assert runs.n_tasks == len(set(cells))
+    assert (runs.subsets.sum(1) == 1).all()
+    with pytest.warns(DataWarning, match="trained on"):  # and with tasks of its own, a table needs no list
+        assert read_outcomes(frame.assign(a=S[:, 0], b=S[:, 1]), "loss").task_names == ("a", "b")
+
+
+def test_one_source_for_each_run_takes_two_commands(tmp_path):
+    cells = np.array(TASKS * 6)
+    pd.DataFrame({"source": cells, "loss": np.arange(24) % 4 + 0.01 * LOSS}).to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    np.testing.assert_array_equal(runs.subsets, cells[:, None] == TASKS)
+
+
+@pytest.mark.parametrize(
+    ("name", "full", "one"),
+    [("removed", "none", "{}"), ("Left out", "", "{}"), ("run", "all", "w/o {}"), ("setting", "full", "all - {}"),
+     ("setting", "baseline", "-{}"), ("data", "all", "all but {}"), ("data", "all data", "no {}")],
+)  # fmt: skip
+def test_what_was_left_out_is_listed(name, full, one):
+    cells = [full, *(one.format(task) for task in TASKS)] * 3 + [one.format("web, code")]
+    with pytest.warns(DataWarning, match=f"Column '{name}' is taken to list the tasks that each run left out"):
+        runs = read_outcomes(pd.DataFrame({name: cells, "loss": np.arange(16.0)}), "loss")
+    without = np.vstack([np.ones(4), 1 - np.eye(4)] * 3 + [[0, 0, 1, 1]])
+    check(runs, subsets=without, values=np.arange(16.0))
+
+
+def test_settings_in_a_list_are_not_tasks():
+    listed = [", ".join(f"data.{task}={bit}" for task, bit in zip(TASKS, row, strict=True)) for row in S]
+    frame = pd.DataFrame({"overrides": [f"[{cells}, lr=0.001, seed={at % 2}]" for at, cells in enumerate(listed)]})
+    with pytest.warns(DataWarning, match=r"not tasks are left out: lr \(a setting\), seed \(a seed\)"):
+        check(read_outcomes(frame.assign(loss=LOSS), "loss", subset_column="overrides"))
+
+
+@pytest.mark.parametrize("spell", [str, lambda row: "".join(map(str, row)), lambda row: str(tuple(row))])
+def test_a_row_of_0_and_1_in_one_cell(tmp_path, spell):
+    frame = pd.DataFrame({"mask": [spell(row) for row in S.tolist()], "loss": LOSS})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, tasks=[f"mask[{at}]" for at in range(4)])
+
+
+# ---- names and headers -----------------------------------------------------------------------------------
+
+
+def test_columns_of_the_same_name(tmp_path):
+    path = tmp_path / "runs.csv"
+    pd.DataFrame(np.column_stack([S, LOSS, LOSS + 1]), columns=[*TASKS, "loss", "loss"]).to_csv(path, index=False)
+    with pytest.warns(DataWarning, match=r"more than once: 'loss', called loss\[0\] and loss\[1\]"):
+        runs = read_outcomes(path, "loss")  # all of them
+    assert runs.target_names == ("loss[0]", "loss[1]")
+    np.testing.assert_array_equal(runs.values, np.column_stack([LOSS, LOSS + 1]))
+    result = run("attribute", path, "--outcome", "loss[1]", "--ignore", "loss[0]")
+    assert result.exit_code == 0, result.output
+    assert "24 runs × 4 tasks → loss[1]" in result.stdout
+    frame = pd.DataFrame(np.column_stack([S, S[:, 0], LOSS]), columns=[*TASKS, "web", "loss"])
+    with pytest.warns(DataWarning, match="more than once: 'web' with the same cells, which is read once"):
+        check(read_outcomes(frame, "loss"))
+
+
+def test_a_header_of_two_lines_of_no_line_and_on_two_lines(tmp_path):
+    columns = pd.MultiIndex.from_tuples([*(("data", task) for task in TASKS), ("eval", "loss"), ("eval", "acc")])
+    pd.DataFrame(np.column_stack([S, LOSS, 1 / LOSS]), columns=columns).to_csv(tmp_path / "two.csv")
+    with pytest.warns(DataWarning, match="Unnamed: 0"):
+        check(read_outcomes(tmp_path / "two.csv", "loss", ignore="eval.acc"))
+    FRAME.to_csv(tmp_path / "none.csv", index=False, header=False)
+    with pytest.warns(
+        DataWarning, match="the first line holds numbers, not names, so its columns are called 'column 1'"
+    ):
+        runs = read_outcomes(tmp_path / "none.csv", "column 5")
+    check(runs, tasks=[f"column {n}" for n in range(1, 5)])
+    numbered = FRAME.set_axis(["0", "1", "2", "3", "4"], axis=1)  # whole and distinct: these are names
+    numbered.to_csv(tmp_path / "numbered.csv", index=False)
+    check(read_outcomes(tmp_path / "numbered.csv", "4"), tasks="0123")
+    FRAME.rename(columns={"web": "web\ntext", "loss": "val\nloss"}).to_csv(tmp_path / "lines.csv", index=False)
+    runs, _ = two_commands(tmp_path / "lines.csv")
+    check(runs, tasks=["web text", *TASKS[1:]])
+
+
+def test_totals_and_averages_are_not_runs_and_no_task(tmp_path):
+    text = FRAME.to_csv(index=False)
+    cells = ",".join(map(str, S.sum(0)))
+    (tmp_path / "rows.csv").write_text(f"{text}\nTotal:,{cells[2:]},70\nMean (n=24),{cells[2:]},2.9\n")
+    with pytest.warns(DataWarning, match=r"not runs: line 27 \(Total:\), line 28 \(Mean .n=24.\)"):
+        check(read_outcomes(tmp_path / "rows.csv", "loss"))
+    with pytest.warns(DataWarning, match=r"k \(the number of tasks\)"):
+        check(read_outcomes(FRAME.assign(k=S.sum(1)), "loss"))
+    tokens = pd.DataFrame(np.random.default_rng(1).uniform(0.1, 3, (24, 4)), columns=TASKS)
+    frame = tokens.assign(total=tokens.sum(axis=1).round(1), loss=LOSS)
+    with pytest.warns(DataWarning, match=r"total \(the sum of the others\)"):
+        check(read_outcomes(frame, "loss"), subsets=tokens)
+
+
+def test_benchmarks_beside_a_mixture_are_outcomes_and_higher_is_better(tmp_path):
+    scores = {name: (70 / W_LOSS + at).round(2) for at, name in enumerate(["MMLU", "HSwag", "COPA", "Avg."])}
+    frame = (100 * MIXED.drop(columns="loss")).round(1).assign(**scores, steps=[10, 20, 40] * 10)
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, subsets=100 * W, values=scores["MMLU"])
+    assert runs.target_names == tuple(scores)
+    assert runs.maximize == (True,) * 4
+
+
+@pytest.mark.parametrize("name", ["seed", "epochs", "Unnamed: 0"])
+def test_zeros_beside_a_mixture_are_no_part_of_it(name):
+    frame = MIXED.drop(columns="loss").assign(**{name: 0, "hours": 3 + W_LOSS, "loss": W_LOSS})
+    for table in (frame, frame.drop(columns="hours")):
+        with pytest.warns(DataWarning, match=name):
+            check(read_outcomes(table, "loss"), subsets=W, values=W_LOSS)
+
+
+def test_each_problem_names_its_own_column(tmp_path):
+    path = tmp_path / "runs.csv"
+    path.write_text("a,b,c,loss\nfew,1,0,1\n1,many,1,2\n1,0,1,3\n0,0,0,4\n")
+    said = run("fit", path, "-O", "loss").stderr
+    assert "leave it out with --ignore a." in " ".join(said.split())
+    assert "leave it out with --ignore b." in " ".join(said.split())
+
+
+# ---- a row or a column is not a run ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("corner", ["", "metric"])
+def test_a_column_for_each_run(tmp_path, corner):
+    frame = FRAME.assign(seed=np.arange(24) % 3, model="gpt2").T
+    frame.columns = [f"run{at}" for at in range(24)]
+    frame.to_csv(tmp_path / "runs.csv", index_label=corner)
+    with pytest.warns(DataWarning, match="A column is read as a run"):
+        runs, second = two_commands(tmp_path / "runs.csv")
+    check(runs)
+    assert "seed (a seed)" in second.stderr
+    with pytest.warns(DataWarning, match="A column is read as a run"):
+        check(read_outcomes(tmp_path / "runs.csv", "LOSS"))
+
+
+def test_arrows_say_what_is_an_outcome_and_which_way_is_better(tmp_path):
+    scores = [f"**{value:.1f}**" if value > 60 else f"{value:.1f}†" for value in 100 / LOSS]
+    frame = FRAME.drop(columns="loss").assign(**{"Helpful ↑": scores, "FVD (↓)": LOSS})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs, _ = two_commands(tmp_path / "runs.csv")
+    check(runs, values=(100 / LOSS).round(1))
+    assert runs.target_names == ("Helpful ↑", "FVD (↓)")
+    assert runs.maximize == (True, False)
+
+
+def test_other_measurements_beside_0_and_1_are_no_tasks():
+    frame = FRAME.assign(**{"val acc": 1 / LOSS, "MMLU": 0.5 / LOSS, "quality": 0.3 / LOSS})
+    with pytest.warns(DataWarning, match=r"val acc \(another .*MMLU \(another .*quality \(not 0/1, as the others"):
+        check(read_outcomes(frame, "loss"))
+    terms = FRAME.set_axis(["kl_loss_weight", "reward_weight", "aux_weight", "c", "loss"], axis=1) * [
+        0.7,
+        0.2,
+        3.3,
+        9,
+        1,
+    ]
+    assert read_outcomes(terms, "loss").n_tasks == 4
+    half = FRAME.assign(web=0.5 * S[:, 0])  # half of a task is a weight
+    check(read_outcomes(half, "loss"), subsets=S * [0.5, 1, 1, 1])
+
+
+@pytest.mark.parametrize("identified", [True, False])
+def test_a_row_for_each_run_and_outcome(tmp_path, identified):
+    rows = [
+        {
+            "run": at,
+            **dict(zip(TASKS, row.tolist(), strict=True)),
+            "benchmark": name,
+            "score": value,
+            "stderr": 0.1 * at,
+        }
+        for at, row in enumerate(S)
+        for name, value in (("mmlu", 40 / LOSS[at]), ("arc", 50 / LOSS[at]))
+    ]
+    frame = pd.DataFrame(rows).drop(columns=["stderr"] if identified else ["run", "stderr"])
+    with pytest.warns(DataWarning, match=r"'benchmark' are read as one run .*: score\[mmlu\], score\[arc\]"):
+        runs = read_outcomes(frame, "score", maximize="score")
+    assert runs.maximize == (True, True)
+    order = np.lexsort(np.column_stack([runs.subsets, runs.values[:, :1]]).T[::-1])
+    expected = np.column_stack([S, 40 / LOSS])
+    expected = expected[np.lexsort(expected.T[::-1])]
+    np.testing.assert_allclose(np.column_stack([runs.subsets, runs.values[:, :1]])[order], expected)
+    np.testing.assert_allclose(runs.values[:, 1], 1.25 * runs.values[:, 0])
+    with pytest.warns(DataWarning, match="benchmark"):
+        assert read_outcomes(frame, "arc").target_names == ("score[arc]",)
+
+
+def test_files_of_the_same_runs_are_joined(tmp_path):
+    MIXED[TASKS].assign(run=range(30)).to_csv(tmp_path / "mixtures.csv", index=False)
+    MIXED[["loss"]].assign(run=range(30))[::-1][:-1].to_csv(tmp_path / "losses.csv", index=False)
+    with pytest.warns(DataWarning, match="joined by 'run'"):
+        runs, second = two_commands(tmp_path / "mixtures.csv", tmp_path / "losses.csv")
+    check(runs, subsets=W, values=[np.nan, *W_LOSS[1:]])
+    assert "30 runs × 4 tasks → loss" in second.stdout
+
+
+# ---- formats ---------------------------------------------------------------------------------------------
+
+
+def documents():
+    records = FRAME.to_dict("records")
+    bars = "\n".join("| " + " | ".join(map(str, row)) + " |" for row in FRAME.astype(object).to_numpy().tolist())
+    return {
+        "pandas.json": FRAME.to_json(),
+        "split.json": FRAME.to_json(orient="split"),
+        "lists.json": json.dumps(FRAME.to_dict("list")),
+        "pretty.json": json.dumps(records, indent=2),
+        "within.json": json.dumps({"sweep": "may", "runs": records}),
+        "named.json": json.dumps({f"run{at}": record for at, record in enumerate(records)}),
+        "aligned.txt": FRAME.to_string(index=False),
+        "tabs.txt": FRAME.to_csv(index=False, sep="\t"),
+        "aligned.dat": FRAME.to_string(index=False),
+        "markdown.md": f"| web | code | math | law | loss |\n|---|:-:|---|---|---:|\n{bars}\n",
+    }
+
+
+@pytest.mark.parametrize("name", documents())
+def test_the_same_runs_in_other_formats(tmp_path, name):
+    (tmp_path / name).write_text(documents()[name], encoding="utf-8")
+    runs, _ = two_commands(tmp_path / name)
+    check(runs)
+
+
+def test_a_json_file_for_each_run(tmp_path):
+    for at, (row, value) in enumerate(zip(S, LOSS, strict=True)):
+        tasks = [task for task, inside in zip(TASKS, row, strict=True) if inside]
+        record = {"config": {"tasks": tasks, "seed": at % 3}, "results": {"loss": value}, "log": [{"step": 1}]}
+        (tmp_path / f"run{at:02}.json").write_text(json.dumps(record, indent=1))
+    runs, _ = two_commands(*sorted(tmp_path.iterdir()))
+    order = [runs.task_names.index(task) for task in TASKS]
+    check(runs, subsets=S[:, np.argsort(order)], tasks=runs.task_names)
+
+
+def test_a_sheet_of_a_workbook_is_chosen_by_its_name_or_by_its_columns(tmp_path):
+    pytest.importorskip("openpyxl", reason="Excel files need openpyxl")
+    path = tmp_path / "my book.xlsx"
+    with pd.ExcelWriter(path) as book:
+        FRAME[:12].to_excel(book, sheet_name="Small sweep", index=False)
+        FRAME.rename(columns={"loss": "ppl"}).to_excel(book, sheet_name="Large", index=False)
+    with pytest.warns(DataWarning, match=r"read: 'Large'; not read: 'Small sweep'. To read another, add sheet='Small"):
+        assert read_outcomes(path, "ppl").n_runs == 24
+    with pytest.warns(DataWarning, match="sheets read: 'Small sweep'"):
+        assert read_outcomes(path, "loss").n_runs == 12  # only this one has it
+    for given in ("small SWEEP", "Small*"):
+        assert read_outcomes(path, "loss", sheet=given).n_runs == 12
+    assert "--sheet 'Small sweep'" in run("fit", path, "-O", "ppl").stderr
+    for verb in ("fit", "attribute", "report"):
+        more = ["-o", tmp_path / "page.html"] if verb == "report" else []
+        done = run(verb, path, "-O", "loss", "--sheet", "Small sweep", *more)
+        assert done.exit_code == 0, done.output
+        assert "note: my book" not in done.stderr
+    slip = run("fit", path, "-O", "loss", "--sheet", "Small swep")
+    assert slip.exit_code == 2
+    assert "there is no sheet 'Small swep', as --sheet says. Did you mean 'Small sweep'?" in " ".join(
+        slip.stderr.split()
+    )
+    assert shlex.split(slip.stderr.partition("Try: ")[2])[-2:] == ["--sheet", "Small sweep"]
+    assert list(read_subsets(path, TASKS, sheet="Small sweep").columns) == TASKS
+    extended = run("design", "--extend", path, "--sheet", "small sweep", "--tasks", ",".join(TASKS), "-n", "1")
+    assert extended.exit_code == 0, extended.output
+    FRAME.to_csv(tmp_path / "runs.csv", index=False)
+    with pytest.raises(
+        InputError, match=r"runs.csv: The 'sheet' parameter is for Excel files: this file has no sheets"
+    ):
+        read_outcomes(tmp_path / "runs.csv", "loss", sheet="Large")
