@@ -127,7 +127,7 @@ def _problem(text: str) -> Setup:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, object], Page]:
     from whence.ladder.probes import price_of_runs, probe
 
     work = workload(given)
@@ -243,7 +243,7 @@ def _estimates(
     truth: Path | None,
     seed: int,
     accept_change: bool,
-) -> tuple[dict[str, Any], Page]:
+) -> tuple[dict[str, object], Page]:
     from whence.measuring.engine import Workers
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
@@ -282,7 +282,7 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
 
 def _told(
     ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float
-) -> tuple[dict[str, Any], Page]:
+) -> tuple[dict[str, object], Page]:
     from whence.measuring.display import summary
 
     document = {

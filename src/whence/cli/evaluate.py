@@ -89,7 +89,7 @@ def evaluate(
     return Answer(document, page)
 
 
-def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, Any]:
+def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, object]:
     """Return scores, paired differences of the first method from the others, and the noise ceiling."""
     first, *others = found.methods
     scores = found.to_frame().reset_index().to_dict("records")

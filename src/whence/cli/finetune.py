@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.hf import Finetuned, Prepared
+    from whence.hf.sources import Leak, Source
     from whence.models.recipe import Recipe
 
 TRAINING, ADAPTER, TEXT, RUNNING = "How runs are trained", "The adapter", "How examples are written", "Where it runs"
@@ -152,8 +153,8 @@ def finetune(
     Answer(document, page).print(as_json=as_json)
 
 
-def _prepared(model: Path, sources: Any, targets: Any, *, template: str | None, max_length: int | None,
-              per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
+def _prepared(model: Path, sources: "list[Source]", targets: "list[Source]", *, template: str | None,
+              max_length: int | None, per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
     from whence import hf
     from whence.icl import Template
     from whence.icl.language import import_transformers
@@ -184,7 +185,7 @@ def _report(found: "Finetuned", place: Path, seed: int) -> None:
 # ---- what is printed -------------------------------------------------------------------------------------
 
 
-def _document(found: "Finetuned", prepared: "Prepared", leaks: list[Any]) -> dict[str, Any]:
+def _document(found: "Finetuned", prepared: "Prepared", leaks: "list[Leak]") -> dict[str, object]:
     chosen = found.chosen
     return {
         "plan": {**found.plan.prices, "true runs": found.plan.n_true},

@@ -259,7 +259,7 @@ def _words(given: args.Names) -> dict[str, str] | None:
 # ---- what is printed -------------------------------------------------------------------------------------
 
 
-def _document(found: "Recommendation", n_held_out: int) -> dict[str, Any]:
+def _document(found: "Recommendation", n_held_out: int) -> dict[str, object]:
     queries = found.prompts.queries
     return {
         "demonstrations": found.to_frame().to_dict("records"),

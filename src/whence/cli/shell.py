@@ -28,7 +28,7 @@ EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray":
 class Answer(NamedTuple):
     """What a verb found: a document for programs and a page for people."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
     page: Page
 
     def print(self, *, as_json: bool) -> None:

@@ -63,7 +63,7 @@ def leaderboard(
     methods : mapping of str to callable
         From runs to a model with ``predict``, as `whence.fit`.
     names : sequence of str, or mapping of str to Outcomes, optional
-        Data sets, or tables of your own by name; all data sets where not given.
+        Data sets, or tables of your own by name; by default all data sets.
     sizes : sequence of int
         Distinct subsets to learn from; a data set with fewer than twice as many is left out.
     n_splits : int
@@ -82,7 +82,7 @@ def leaderboard(
     jobs = [(name, size) for name in tables for size in sizes if 2 * size <= len(tables[name].distinct()[0])]
     if not jobs:
         raise InputError("No data set has twice as many subsets as are to be learned from. Ask for a smaller size.")
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for name, size in track(jobs, "Scoring"):
         options: dict[str, Any] = {"n_splits": n_splits, "train_size": size, "seed": seed}
         with warnings.catch_warnings():

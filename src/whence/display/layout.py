@@ -1,7 +1,7 @@
 """Lines and tables: what a page is made of, and the terminal that prints it.
 
 :mod:`whence.display.pages` builds pages of results from these. A colour always comes with its word, and where output
-goes to a pipe or a file, tables are plain text as wide as they need to be, so that no name is cut.
+goes to a pipe or a file, tables are plain text as wide as they need to be, so no name is cut.
 """
 
 from __future__ import annotations

@@ -6,20 +6,20 @@ be read, copied and printed without scripts; everything that comes from the data
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from whence.display.layout import word
 from whence.display.numbers import decimals, number, share, span
 from whence.display.pages import NO_PAIRS
+from whence.display.report.packing import Document
 from whence.display.report.page import Insert
 from whence.errors import counted, safe_text
 
 MOST_QUERIES = 200  # explained in the page
 
 
-def prompt_insert(document: Mapping[str, Any]) -> Insert:
+def prompt_insert(document: Document) -> Insert:
     """What the page of a recommended prompt has beyond that of any surrogate.
 
     Parameters
@@ -43,14 +43,14 @@ def prompt_insert(document: Mapping[str, Any]) -> Insert:
     return Insert(f"Which of {counted(n, 'demonstration')} to show", links, html)
 
 
-def _chosen(document: Mapping[str, Any]) -> str:
+def _chosen(document: Document) -> str:
     chosen = document["chosen"]
     names = ", ".join(chosen["demonstrations"])
     said = f"{names} ({chosen['order']})."
     return f'<p class="intro">{_text(said)}</p><pre class="prompt">{_text(chosen["prompt"])}</pre>'
 
 
-def _held_out(document: Mapping[str, Any]) -> str:
+def _held_out(document: Document) -> str:
     rows = [
         [row["prompt"], number(row["loss"], 3), share(row["accuracy"]), number(row["more_loss"], 3, signed=True),
          span(row["low"], row["high"], 3, signed=True)]
@@ -65,7 +65,7 @@ def _held_out(document: Mapping[str, Any]) -> str:
     return f"{table}<details><summary>{_text(summary)}</summary>{inside}</details>"
 
 
-def _demonstrations(document: Mapping[str, Any]) -> str:
+def _demonstrations(document: Document) -> str:
     ranked = document["demonstrations"]
     chosen, doubts = set(document["chosen"]["demonstrations"]), {row["name"]: row for row in document["doubts"]}
     places = decimals([row["std"] or row["score"] for row in ranked])
@@ -85,16 +85,16 @@ def _demonstrations(document: Mapping[str, Any]) -> str:
     return f'<p class="intro">{intro} {_text(document["doubts_said"])}</p>{told}{table}'
 
 
-def _label(row: Mapping[str, Any], doubts: Mapping[str, Mapping[str, Any]]) -> str:
+def _label(row: Document, doubts: dict[str, Document]) -> str:
     found = doubts.get(row["name"])
     return f"{row['label']} (or {found['likelier']}?)" if found and found["doubtful"] else row["label"]
 
 
-def _doubt(row: Mapping[str, Any], demo: Mapping[str, Any]) -> str:
+def _doubt(row: Document, demo: Document) -> str:
     return f"{row['name']} may be mislabelled: it says {row['label']}, the model {row['likelier']}: “{demo['text']}”"
 
 
-def _pairs(document: Mapping[str, Any]) -> str:
+def _pairs(document: Document) -> str:
     pairs = [row for row in document["pairs"] if row["score"]]
     if not pairs:
         return f'<p class="intro">{_text(NO_PAIRS)}</p>'
@@ -110,7 +110,7 @@ def _pairs(document: Mapping[str, Any]) -> str:
     return f'<p class="intro">{intro}</p>' + _table(["one", "other", "score", "90% interval", "verdict"], rows, text=2)
 
 
-def _queries(document: Mapping[str, Any]) -> str:
+def _queries(document: Document) -> str:
     parts = []
     for query in document["explained"][:MOST_QUERIES]:
         rows = [

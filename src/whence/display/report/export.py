@@ -3,7 +3,7 @@
 Every surrogate says its own plain data (``Surrogate.export``); here it is packed, as many targets as a page may hold.
 A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
 needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so that a page stays small, and with it the dual coefficients of a few hundred measured runs.
+being sent it, so a page stays small, and with it the dual coefficients of a few hundred measured runs.
 ``surrogate.js`` is the other half, formula by formula.
 """
 
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from whence.display.report.packing import Document, pack
+from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model, Part
 from whence.surrogates.protocol import Places, as_surrogate
 
 # A browser factors this many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
-# process is less certain, so that the interval can only come out too wide.
+# process is less certain, so the interval can only come out too wide.
 FACTORED_RUNS = 1500
 # Up to this many runs, solving for dual coefficients takes no noticeable time.
 SOLVED_RUNS = 400
@@ -129,8 +130,8 @@ def _weights_once(parts: list[Document]) -> list[Document]:
     return found
 
 
-def _multiple(weights: Any, others: Any) -> float | None:
-    """What others have to be multiplied with to give the weights; None where no number does."""
+def _multiple(weights: Array | None, others: Array | None) -> float | None:
+    """What others have to be multiplied with to give the weights; None if no number does."""
     if weights is None or others is None or not others.any():
         return None
     times = float(weights[np.abs(others).argmax()] / np.abs(others).max())

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 import whence
@@ -255,7 +255,7 @@ def _pairs_of_targets(pairs: Attribution) -> list[Document]:
     return found
 
 
-def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[Any, Any, int]]:
+def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[NDArray[np.intp], NDArray[np.intp], int]]:
     """The tasks of the matrix in order, and the pairs to send: all, or of many tasks those that interact most.
 
     Every task beyond the matrix keeps its strongest partners.

@@ -42,7 +42,7 @@ class MeanOfTargets(Surrogate):
     def members_(self) -> dict[str, Surrogate]:
         return {str(at): as_surrogate(part.surrogate, len(part.targets)) for at, part in enumerate(self.parts)}
 
-    def fit(self, X: Any, y: Any) -> MeanOfTargets:
+    def fit(self, X: object, y: object) -> MeanOfTargets:
         """Return self: its parts are fitted already."""
         return self
 
@@ -56,7 +56,7 @@ class MeanOfTargets(Surrogate):
     def _sum(self, found: Sequence[Array], coef: Array) -> Array:
         return np.asarray(sum(own @ coef[part.targets] for own, part in zip(found, self.parts, strict=True)))[..., None]
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return the mean of the predictions (n, 1); with ``return_std`` also that of the stds of a new run."""
         S = np.asarray(X, np.float64)
         mean = self.offset + self._mean(lambda member: member.predict(S).reshape(len(S), -1))
@@ -72,7 +72,7 @@ class MeanOfTargets(Surrogate):
         return self.offset + self._mean(lambda member: member.mean_outcome(mixture))
 
     def remainder(self) -> Remainder | None:
-        """Return the mean of the remainders; None where no surrogate has any."""
+        """Return the mean of the remainders; None if no surrogate has any."""
         rests = [member.remainder() for member in self.members_.values()]
         if not any(rests):
             return None
@@ -92,7 +92,7 @@ class MeanOfTargets(Surrogate):
         """Raise: runs are planned by the targets themselves."""
         raise InputError("A mean of targets has no covariance of its own.")
 
-    def export(self, subsets: Array, places: Places) -> dict[str, Any]:
+    def export(self, subsets: Array, places: Places) -> dict[str, object]:
         """Return which targets it is made of, whose surrogates the page has, and how."""
         columns = np.flatnonzero(self.coef)
         return {"kind": "mean", "columns": columns.tolist(), "coef": self.coef[columns], "offset": self.offset}
@@ -155,7 +155,7 @@ def _trials(extended: Outcomes, mean: MeanOfTargets, chosen: str) -> tuple[Trial
 
 
 def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial]) -> Trial | None:
-    """The trial of a mean; None where some part lacks one, or too few runs were held out in all."""
+    """The trial of a mean; None if some part lacks one, or too few runs were held out in all."""
     if len(tried) < len(mean.parts):
         return None
     (*firsts, own) = (_measured(extended, at) for at in (*(int(part.targets[0]) for part in mean.parts), -1))

@@ -47,7 +47,7 @@ def pack(values: ArrayLike, kind: str = "f64") -> Packed:
 def pack_shown(values: ArrayLike, places: int) -> Packed:
     """Return numbers as text with the decimals they are shown with: what is shown is exact, and nothing more is sent.
 
-    Each is a character, so that the deflated document spends few bits on numbers that come often. The n-th from "#" on
+    Each is a character, so the deflated document spends few bits on numbers that come often. The n-th from "#" on
     is n steps above the least number, or where some are negative 0, −1, 1, −2, 2 and so on; a blank is a missing one.
 
     Examples
@@ -89,7 +89,7 @@ def pack_intervals(middle: ArrayLike, low: ArrayLike, high: ArrayLike, places: i
     }
 
 
-def deflated(document: Mapping[str, Any]) -> str:
+def deflated(document: Mapping[str, object]) -> str:
     """Return a document as deflated JSON, as text in which nothing can be taken for markup."""
     return deflated_text(json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from whence.answers.rules import Rule
 from whence.display.report.findings import collect
-from whence.display.report.packing import deflated, deflated_text
+from whence.display.report.packing import Document, deflated, deflated_text
 from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
 from whence.surrogates.model import Model
@@ -79,7 +79,7 @@ def report(
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise where a page cannot be written, before its numbers have cost their time."""
+    """Raise if a page cannot be written, before its numbers have cost their time."""
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder '{path.parent}'. Make it first, or write elsewhere.")
@@ -95,14 +95,14 @@ class Insert(NamedTuple):
     sections: str = ""
 
 
-def write_page(document: Mapping[str, Any], path: str | os.PathLike[str], insert: Insert | None = None) -> None:
+def write_page(document: Document, path: str | os.PathLike[str], insert: Insert | None = None) -> None:
     """Write the page of a document; the file appears whole or not at all."""
     text = page(document, insert or Insert())
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def page(document: Mapping[str, Any], insert: Insert = Insert()) -> str:  # noqa: B008 - it cannot be changed
+def page(document: Document, insert: Insert = Insert()) -> str:  # noqa: B008 - it cannot be changed
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
