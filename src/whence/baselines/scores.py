@@ -1,6 +1,6 @@
 """What a baseline gives: one coefficient per task and target, as an additive surrogate that knows their names.
 
-A coefficient is the change of the target's loss to be expected when the task is in, so that helpful tasks have negative
+A coefficient is the change of the target's loss to be expected when the task is in, so helpful tasks have negative
 ones, and the prediction for all tasks together is the loss of the model as it is. The evaluator, attribution, plots and
 selection take the result like any other surrogate.
 """

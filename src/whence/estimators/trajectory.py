@@ -1,4 +1,4 @@
-"""One run on all tasks, and where each task pulled along the way: a subspace that training really moves in.
+"""One run on all tasks, and the gradient of each task along it: a subspace that training moves in.
 
 Random directions have little to do with where training goes, and a linear model at W₀ knows nothing of what the tasks
 teach together. A single joint run gives both: points on the way that are near to where training on any large subset

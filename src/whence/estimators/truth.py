@@ -23,13 +23,13 @@ class Trust:
     Attributes
     ----------
     agreement : float
-        Correlation of estimates and true outcomes over runs, mean over targets; NaN where there are too few.
+        Correlation of estimates and true outcomes over runs, mean over targets; NaN if there are too few.
     error_ratio : float
-        Error of the estimates as a share of that of the model without training; NaN where that is not known.
+        Error of the estimates as a share of that of the model without training; NaN if unknown.
     n_runs, n_targets : int
         How many were compared; targets that do not vary are not.
     trusted : bool or None
-        None where there is too little to tell.
+        None if there is too little to tell.
     verdict : str
         All this in a sentence.
     """
@@ -98,7 +98,7 @@ def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -
 
 
 def agreement(estimates: Floats, values: Floats) -> float:
-    """Correlation over runs of estimates (m, T) and true values, mean over the targets that vary; NaN where none does.
+    """Correlation over runs of estimates (m, T) and true values, mean over the targets that vary; NaN if none does.
 
     >>> agreement(np.array([[1.0], [2.0], [2.5]]), np.array([[1.0], [3.0], [4.0]]))
     1.0

@@ -1,7 +1,7 @@
 """Projected gradients from the inputs and output gradients of layers, without any gradient of a weight.
 
 The gradient of one example by the weights of a linear layer is Σₜ δₜ aₜᵀ, over positions t, with a the input of the
-layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so that a forward and
+layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so a forward and
 a backward pass over a whole batch give every example's features, where the gradient itself would take d numbers for
 each. A bias is the weight of one more input that is always 1, embeddings are linear layers with one-hot inputs,
 convolutions are linear layers on patches; the short gradients of norms, and of biases without their weights, go to one
@@ -193,7 +193,7 @@ class Layers:
         return outputs, seen
 
     def _inputs(self, use: _Use, n: int) -> Tensor | None:
-        """Return what a use brings in before any gradient, (n, t, ·); None where its weight is not a chosen matrix."""
+        """Return what a use brings in before any gradient, (n, t, ·); None if its weight is not a chosen matrix."""
         name = self.uses[use.layer].get("weight", "")
         if name not in self.factors:
             return None

@@ -1,6 +1,6 @@
 """Gradients of losses by group: of every task, and of every target or query, at a point in parameter space.
 
-A gradient is as long as the model is large, so that those of many queries are not held: they are made a few at a time,
+A gradient is as long as the model is large, so those of many queries are not held: they are made a few at a time,
 and of each lot only what is asked for is kept, such as its products with the gradients of the tasks. Small groups are
 differentiated side by side; a group that fills a pass of its own needs nothing but a backward pass.
 """

@@ -204,7 +204,7 @@ def linearize(
             outputs, features = torch.from_numpy(kept.outputs).to(_device(examples)), torch.from_numpy(kept.features)
     if not bool(features[: min(len(features), 64)].any()) and not bool(features.any()):
         raise InputError(
-            f"The outputs for the {what} do not depend on any of the chosen parameters, so that nothing can be "
+            f"The outputs for the {what} do not depend on any of the chosen parameters, so nothing can be "
             "estimated: choose others with params=."
         )
     if of == "margin":

@@ -26,8 +26,8 @@ def matching_share(linear: Linearization, shares: Floats, loss: Loss, wanted: fl
     """Return the penalty, as a share of `mean_square`, with which the linear model has a given training loss.
 
     Training that is stopped early does not go all the way to the minimum, nor does a penalised update. A run that was
-    really made says how far it went; the loss of the solution grows with the penalty, so that bisection finds the one
-    that matches. NaN where no penalty considered does.
+    really made says how far it went; the loss of the solution grows with the penalty, so bisection finds the one
+    that matches. NaN if none of those considered does.
 
     Parameters
     ----------

@@ -4,9 +4,9 @@ For each subset s, over an update z of ``rank`` numbers,
 
     Σᵢ wᵢ(s) ℓ(fᵢ + ⟨gᵢ, z⟩, yᵢ) + ½ l2 ‖z‖²,
 
-where the weights wᵢ(s) add up to one. All subsets share the features g, so that the updates are the rows of one matrix
+where the weights wᵢ(s) add up to one. All subsets share the features g, so the updates are the rows of one matrix
 and an iteration is two matrix products, whatever the number of subsets. They all start from the solution for all
-examples together, found by Newton's method, with its Hessian as the shared preconditioner, so that an update does not
+examples together, found by Newton's method, with its Hessian as the shared preconditioner, so an update does not
 depend on which subsets are solved beside it (but for rounding); a short L-BFGS memory per subset adapts it. For the
 squared loss the answer is a linear system per subset, put together from one Gram matrix per task.
 """
@@ -182,7 +182,7 @@ class _Problem:
         return factor
 
     def outputs(self, delta: Tensor) -> Tensor:
-        """Changes of all outputs, (m, n, C): linear in the update, so that a step in one is a step in the other."""
+        """Changes of all outputs, (m, n, C): linear in the update, so a step in one is a step in the other."""
         n, width, rank = self.linear.features.shape
         moved = delta.new_empty(len(delta), n, width)
         for rows, features in self.linear.blocks(len(delta)):
@@ -330,7 +330,7 @@ def _good(value: Tensor, slope: Tensor, value_start: Tensor, slope_start: Tensor
 def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor) -> Tensor:
     """Return how far to go along each direction, (m,).
 
-    The objective is convex along the line, so that the sign of its slope says on which side the minimum is.
+    The objective is convex along the line, so the sign of its slope says on which side the minimum is.
     """
     low, high = torch.zeros_like(start), torch.full_like(start, torch.inf)
     length = torch.ones_like(start)

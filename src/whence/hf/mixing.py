@@ -181,7 +181,7 @@ def finetune(
     recipe : Recipe
         How runs are trained.
     budget : float
-        What may be spent, in true runs.
+        Budget, in true runs.
     path : path, optional
         Folder for runs and estimates; created, or resumed if it exists.
     tokens : float, optional
@@ -242,7 +242,7 @@ def finetune(
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:
-    """Refuse a limit of tokens that no source is within, before anything is trained."""
+    """Refuse, before anything is trained, a limit of tokens that is below every source."""
     if tokens is None:
         return
     if weights:
@@ -285,7 +285,7 @@ def verify(
     path : path, optional
         Folder for the runs; created, or resumed if it exists.
     seed : int
-        That of `finetune`; the runs here have others.
+        The seed of `finetune`; the runs here use other seeds.
     """
     problem = prepared.problem(accuracy=accuracy)
     ways = np.array(list(found.ways.values()))
@@ -299,7 +299,7 @@ def verify(
 
 
 def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
-    """Fine-tunings of subsets: by the workers that are asked for, or in this process, where the model is already."""
+    """Fine-tuning runs of subsets: by the given workers, or in this process, which has the model already."""
     alone = how.get("jobs", 1) == 1 and "engine" not in how
     retrain = Retrain(problem, recipe, batched="auto" if alone else False)
     where = {"progress": True, **({"engine": "inline"} if alone else {}), **how}
@@ -307,7 +307,7 @@ def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) ->
 
 
 def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
-    """The chosen sources and their rivals; what turns out to be the same subset is one of them, by all its names."""
+    """The chosen sources and their rivals; equal subsets are merged into one with all their names."""
     runs, at = model.outcomes, model.target_names.index(goal)
     n_tasks = runs.n_tasks
     everything = np.full(n_tasks, 1.0 if runs.is_binary else 1 / n_tasks)
@@ -355,6 +355,6 @@ def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
 
 
 def plan_in_words(plan: Plan) -> str:
-    """What is going to be run, in a sentence."""
+    """A sentence on what will be run."""
     parts = [f"{name} ({price:.1f})" for name, price in plan.prices.items()]
     return ", ".join([*parts, counted(plan.n_true, "true run")]) + f": {plan.total:.0f} runs' worth in all"

@@ -1,7 +1,7 @@
 """How close each method came to true runs where measured, and how to spend a budget of true runs.
 
-What methods cost is measured (probes.py). How near they come is known where the model is linear in what is trained, and
-elsewhere from where it was measured: the mean over problems, and the lowest and highest of them.
+What methods cost is measured (probes.py). How close they come to true runs is known if the model is linear in what is
+trained; otherwise it is the mean over the problems it was measured on, with the lowest and highest of them.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _evidence(work: Workload, method: str) -> str:
     """What is known of how near a method comes to true runs, in a sentence."""
     if method == "gradex" and work.exact:
         return (
-            "The model is linear in what is trained, so that GradEx gives what training to the end gives, up to its "
+            "The model is linear in what is trained, so GradEx gives what training to the end gives, up to its "
             "penalty (a few true runs, by --truth, choose it)."
         )
     kind = "small models" if work.n_trained <= SMALL else "larger models, fine-tuned,"

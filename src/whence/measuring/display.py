@@ -29,7 +29,7 @@ class Display:
     by : str
         Who measures, in words.
     progress : bool or None
-        None for a bar where stderr is a terminal; True also to announce the start, and to print plain lines elsewhere;
+        None for a bar if stderr is a terminal; True also to announce the start, and to print plain lines elsewhere;
         False for nothing at all.
     """
 

@@ -1,9 +1,9 @@
 """Losses and metrics of users: any function of (outputs, labels), as in torch.
 
-Training and estimates need the loss of every example, its slope and its curvature. A function that knows only batches
-is called with each example as a batch of one, side by side, and differentiated: a loss is then the mean of the losses
-of the examples, each by itself. A metric is called with what the model gives for all queries of a target: it returns a
-value for each query, or one for all of them.
+Training and estimates need the loss of every example, its slope and its curvature. A function of batches is therefore
+called with each example as a batch of one, side by side, and differentiated; the loss of a batch is the mean over its
+examples. A metric is called with the outputs for all queries of a target, and returns a value for each query, or one
+for all of them.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class PerExample:
 
     @property
     def name(self) -> str:
-        """As its author calls it."""
+        """Name of the function."""
         return name_of(self.given)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class PerExample:
         self._compare(flat.detach(), labels, found.detach())
 
     def _compare(self, flat: Tensor, labels: Tensor, found: Tensor) -> None:
-        """Warn where the loss of a batch is not made of the losses of its examples."""
+        """Warn if the loss of a batch is not made of the losses of its examples."""
         if isinstance(self.function, OF_CLASSES) or len(found) < 2:
             return
         try:
@@ -247,7 +247,7 @@ def is_whole(metric: object) -> bool:
 
 
 def as_given(outputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Outputs (n, C) in the form in which the model gives them; sequences may be of another length."""
+    """Outputs (n, C) in the shape that the model returns; sequences may have another length."""
     if len(shape) == 1:
         return outputs
     return torch.unflatten(outputs, -1, (-1, *shape[1:])) if shape else outputs[..., 0]

@@ -1,7 +1,7 @@
-"""A model as a function of its parameters, which retraining, gradients and merging all start from.
+"""A model as a function of its parameters, used by retraining, gradients and merging.
 
-``output_fn(params, inputs)`` gives the outputs of a batch, (n, C), with all axes after the first in one. `functional`
-makes one from any ``nn.Module`` without touching it: the module is copied without its weights, which are passed in.
+``output_fn(params, inputs)`` returns the outputs of a batch, (n, C), with all axes after the first flattened.
+`functional` makes one from any ``nn.Module``, which is copied without its weights and never changed.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
         Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor with a
         row of outputs per example, or an object with such ``logits``. It is neither changed nor kept.
     params : str, iterable of str, callable or None
-        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. All that require a gradient
-        where None (for a model with adapters: the adapters).
+        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. None for all that require a
+        gradient (for a model with adapters: the adapters).
     training : bool
         Whether layers such as dropout behave as in training.
 
     Returns
     -------
     output_fn : ModelFn
-        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers stay as they are in the model.
+        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers keep their values.
     params : dict of str to tensor
         The chosen parameters, detached; they share memory with the model.
 
@@ -81,7 +81,7 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
 
 
 def as_outputs(returned: object) -> Tensor:
-    """Outputs, with one row per example, of whatever a model returned."""
+    """Outputs, with one row per example, from the return value of a model."""
     outputs = getattr(returned, "logits", returned)
     if isinstance(outputs, dict):
         outputs = outputs.get("logits")
@@ -120,7 +120,7 @@ def _chosen(model: nn.Module, params: Filter) -> Params:
 
 
 def _without_weights(model: nn.Module) -> nn.Module:
-    """Copy the module with placeholders for its weights, so that a large model is not held twice."""
+    """Copy the module with placeholders for its weights: a large model must not be held twice."""
     memo: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         empty = torch.empty_like(tensor, device="meta")

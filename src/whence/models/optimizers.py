@@ -1,7 +1,7 @@
 """Optimizers: all that is specific to one of them, in one place.
 
 A recipe names an optimizer (``"adamw"``) or holds one with its options (``SGD(momentum=0.9)``). To add one, write a
-class with the methods of `Optimizer` and list it in `OPTIMIZERS`; a recipe refuses anything else, so that nothing is
+class with the methods of `Optimizer` and list it in `OPTIMIZERS`; a recipe refuses anything else, so nothing is
 treated as an optimizer that it is not. `SAM` and `NSO` look for flat minima: they take the gradient elsewhere than
 where the model stands, and leave the step to another optimizer.
 """
@@ -60,7 +60,7 @@ class Optimizer(ABC):
         stacked : bool
             Whether the parameters are those of several models, (m, ...).
         normal : callable, optional
-            ``normal()`` returns independent standard normal numbers like the parameters; torch's own where not given.
+            ``normal()`` returns independent standard normal numbers like the parameters; torch's own if not given.
         """
         backward()
 

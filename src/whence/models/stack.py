@@ -1,6 +1,6 @@
 """Many models of one problem at once: m states, their parameters in tensors of shape (m, ...).
 
-A stack is run side by side under ``torch.func.vmap``, so that a graphics card runs as many kernels as for one model. A
+A stack is run side by side under ``torch.func.vmap``, so a graphics card runs as many kernels as for one model. A
 model that does not allow it is run once per state, with the same results. A module with ``takes_stacks`` needs no vmap:
 it takes parameters (m, ...) and m · n rows of inputs, model after model, and gives m · n rows of outputs.
 """
@@ -119,7 +119,7 @@ class Stack:
         return by_target(values, problem.targets, problem.metrics, per_query=problem.per_query)
 
     def _obstacle(self, *, full_batches: bool) -> str:
-        """Why models cannot run side by side, in training and in use; empty where they can."""
+        """Why models cannot run side by side, in training and in use; empty if they can."""
         problem = self.problem
         if full_batches and any(isinstance(module, _BatchNorm) for module in problem.train_fn.module.modules()):
             return "with batch normalisation, full batches must hold the examples of one subset only"

@@ -51,7 +51,7 @@ def train(
     seeds : ndarray of shape (m,)
         What the examples of each run are drawn with.
     steps : int, optional
-        How many of the recipe's steps to take; all of them where not given.
+        How many of the recipe's steps to take; by default all of them.
     watch : callable, optional
         ``watch(step, state, optimizer)``, called before each step and after the last.
     draws : {"own", "shared", "reweighted"}
