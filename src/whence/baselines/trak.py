@@ -57,10 +57,6 @@ def trak_scores(
         Penalty λ, as a share of the mean eigenvalue; directions without features count nothing if it is 0.
         With nearly as many directions as examples, 1.0 predicts true runs far better than the published 0.
 
-    Returns
-    -------
-    Scores
-
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}

@@ -116,6 +116,7 @@ def finetune(
     "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
     The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
     """
+    import whence
     from whence import hf
 
     with redirect_stdout(sys.stderr):
@@ -147,7 +148,7 @@ def finetune(
             page += _verified_page(frame, verify)
             document["verified"] = frame.to_dict("records")
         place = output / "report.html"
-        _report(found, place, seed)
+        whence.report(found.model, place, seed=seed)
         document["report"] = str(place)
         page.append(Text(f"Written to {place}: open it in a browser."))
     Answer(document, page).print(as_json=as_json)
@@ -174,12 +175,6 @@ def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int)
     return whence.Recipe(
         steps=taken, lr=lr, batch_size=batch_size, schedule="linear", warmup=taken // 10, clip=1.0, weighting="sample"
     )
-
-
-def _report(found: "Finetuned", place: Path, seed: int) -> None:
-    import whence
-
-    whence.report(found.model, place, seed=seed)
 
 
 # ---- what is printed -------------------------------------------------------------------------------------

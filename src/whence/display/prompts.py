@@ -20,13 +20,7 @@ MOST_QUERIES = 200  # explained in the page
 
 
 def prompt_insert(document: Document) -> Insert:
-    """What the page of a recommended prompt has beyond that of any surrogate.
-
-    Parameters
-    ----------
-    document : mapping
-        As ``whence icl --json`` prints it.
-    """
+    """Additional sections of the page of a recommended prompt, from the document that ``whence icl --json`` prints."""
     sections = {
         "prompt": ("Prompt", "The prompt to use", _chosen(document)),
         "held-out": ("Held out", "On queries that it was not chosen by", _held_out(document)),
@@ -76,10 +70,12 @@ def _demonstrations(document: Document) -> str:
         for row in ranked
     ]  # fmt: skip
     intro = "The loss of prompts with it, less that of all: below 0 it helps. ● is in the chosen prompt."
-    doubtful = [row for row in document["doubts"] if row["doubtful"]]
+    texts = {row["name"]: row["text"] for row in ranked}
     told = "".join(
-        f'<p class="warning">{_text(_doubt(row, next(r for r in ranked if r["name"] == row["name"])))}</p>'
-        for row in doubtful
+        f'<p class="warning">{_text(row["name"])} may be mislabelled: it says {_text(row["label"])}, the model '
+        f"{_text(row['likelier'])}: “{_text(texts[row['name']])}”</p>"
+        for row in document["doubts"]
+        if row["doubtful"]
     )
     table = _table(["demonstration", "text", "label", "score", "90% interval", "verdict"], rows, text=3)
     return f'<p class="intro">{intro} {_text(document["doubts_said"])}</p>{told}{table}'
@@ -88,10 +84,6 @@ def _demonstrations(document: Document) -> str:
 def _label(row: Document, doubts: dict[str, Document]) -> str:
     found = doubts.get(row["name"])
     return f"{row['label']} (or {found['likelier']}?)" if found and found["doubtful"] else row["label"]
-
-
-def _doubt(row: Document, demo: Document) -> str:
-    return f"{row['name']} may be mislabelled: it says {row['label']}, the model {row['likelier']}: “{demo['text']}”"
 
 
 def _pairs(document: Document) -> str:

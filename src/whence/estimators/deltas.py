@@ -38,12 +38,6 @@ class Vectors:
     They are stacked on the device if they fit there, else in main memory. If they fit in neither and are in files, they
     are read when needed.
 
-    Parameters
-    ----------
-    deltas : sequence of mapping of str to tensor
-        One per task.
-    device : device
-
     Examples
     --------
     >>> vectors = Vectors([{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}], torch.device("cpu"))
@@ -108,18 +102,10 @@ class DeltaFile(Mapping[str, Tensor]):
 
 
 class DeltaFolder:
-    """Folder of task vectors.
+    """Folder of task vectors, created if it does not exist.
 
-    Parameters
-    ----------
-    path : str or path
-        Created if it does not exist.
-    about : mapping of str to JSON values
-        What identifies the vectors, apart from the tasks; compared with the folder.
-    tasks : mapping of str to str
-        Name of each task, and a hash of its examples.
-    together : bool
-        Whether every vector depends on all tasks; none may then be added or left out.
+    It must agree with ``about``, which identifies the vectors apart from the tasks, and with the hash of the examples
+    of each task. If all vectors depend on all tasks (``together``), none may be added or left out.
     """
 
     def __init__(

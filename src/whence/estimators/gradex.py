@@ -40,7 +40,6 @@ from whence.gradients.routes import cheapest_projection, margin_loss, passes
 from whence.gradients.solve import Solution, solve
 from whence.measuring import measure
 from whence.measuring.plan import Designed
-from whence.models.functional import Params
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
@@ -329,7 +328,8 @@ class GradEx:
         if self._run is None:
             self._warn_if_learned(tasks, point)
             return tasks, targets
-        origin = self._run.directions.project(flatten(_differences(self._run.points[0], params)), params)[0]
+        back = {name: (self._run.points[0][name] - value)[None] for name, value in params.items()}
+        origin = self._run.directions.project(flatten(back), params)[0]
         return tasks.measured_from(origin), targets.measured_from(origin)
 
     def _share(self, tasks: list[Linearization]) -> float:
@@ -389,8 +389,3 @@ class GradEx:
                 DataWarning,
                 stacklevel=5,
             )
-
-
-def _differences(origin: Params, params: Params) -> Params:
-    """Return the way from the parameters to the origin, with a leading axis of one."""
-    return {name: (origin[name] - value)[None] for name, value in params.items()}

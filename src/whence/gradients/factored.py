@@ -95,13 +95,7 @@ class _Use:
 class Layers:
     """The layers of a module that hold the chosen parameters, and what each contributes to the features.
 
-    Parameters
-    ----------
-    output_fn : ModelFn
-        The model; its module is hooked while a block is worked on.
-    params : dict of str to tensor
-        The chosen parameters; all must belong to linear, embedding, convolution or norm layers.
-    projection : Kronecker
+    All parameters must belong to linear, embedding, convolution or norm layers, which get hooks during a block.
     """
 
     def __init__(self, output_fn: ModelFn, params: Params, projection: Kronecker) -> None:

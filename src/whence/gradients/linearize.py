@@ -31,23 +31,12 @@ from whence.progress import track
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linearization:
-    """Outputs at W₀ and projected gradients of every example.
+    """Outputs at W₀ and projected gradients of every example."""
 
-    Attributes
-    ----------
-    outputs : tensor of shape (n, C), float32
-    features : tensor of shape (n, C, rank), float32
-        In memory, or mapped from the files of a store.
-    examples : Examples
-        What they are of; with ``of="margin"`` every label is 1.
-    route : str
-        Which route was taken, with the price of each in forward passes.
-    """
-
-    outputs: Tensor
-    features: Tensor
-    examples: Examples
-    route: str
+    outputs: Tensor  # (n, C), float32
+    features: Tensor  # (n, C, rank), float32: in memory, or mapped from the files of a store
+    examples: Examples  # with of="margin", every label is 1
+    route: str  # which route was taken, with the price of each in forward passes
 
     @property
     def rank(self) -> int:
@@ -160,9 +149,9 @@ def linearize(
     store : path, optional
         Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
     batch_size : int, optional
-        Examples per pass; fewer are taken where memory is short.
+        Examples per pass; fewer if memory is short.
     what : str
-        How to call the examples in messages.
+        Name of the examples in messages.
     """
     if of not in ("outputs", "margin"):
         raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")

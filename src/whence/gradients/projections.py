@@ -179,18 +179,13 @@ class CountSketch:
 class Subspace:
     """P with given rows, such as the gradients or the trained differences of the tasks.
 
-    Parameters
-    ----------
-    directions : dict of str to tensor of shape (rank, ...)
-        For each parameter, how far each direction moves it.
-
     Examples
     --------
     >>> Subspace({"w": torch.eye(3)}).rank
     3
     """
 
-    directions: Params
+    directions: Params  # (rank, ...) of each parameter
 
     @property
     def rank(self) -> int:

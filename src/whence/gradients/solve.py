@@ -39,28 +39,13 @@ _HELD = 2**28  # outputs of subsets, in numbers, that are held at once: 1 GB
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    """Updates of all subsets, with certificates.
+    """Updates of all m subsets, with certificates."""
 
-    Attributes
-    ----------
-    delta : tensor of shape (m, rank)
-        The paper's Z, in the coordinates of the projection.
-    objective : ndarray of shape (m,)
-        Value of what was minimised.
-    gradient_norm : ndarray of shape (m,)
-        Norm of its gradient there.
-    gap : ndarray of shape (m,)
-        By how much a Newton step with the shared Hessian would still lower it, relative to its value.
-    converged : ndarray of shape (m,), bool
-        Whether the gap is below the tolerance.
-    n_iterations : int
-    """
-
-    delta: Tensor
-    objective: Floats
-    gradient_norm: Floats
-    gap: Floats
-    converged: NDArray[np.bool_]
+    delta: Tensor  # (m, rank): the paper's Z, in the coordinates of the projection
+    objective: Floats  # (m,): value of what was minimised
+    gradient_norm: Floats  # (m,): norm of its gradient there
+    gap: Floats  # (m,): relative decrease that a Newton step with the shared Hessian would still bring
+    converged: NDArray[np.bool_]  # (m,): whether the gap is below the tolerance
     n_iterations: int
 
     def __repr__(self) -> str:
@@ -341,13 +326,9 @@ def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Te
             break
         before = slope < 0
         low, high = torch.where(before, length, low), torch.where(before, high, length)
-        length = torch.where(good, length, torch.where(high.isinf(), 4 * length, _between(low, high)))
+        between = torch.where(low > 0, (low * high).sqrt(), high / 10)
+        length = torch.where(good, length, torch.where(high.isinf(), 4 * length, between))
     return length
-
-
-def _between(low: Tensor, high: Tensor) -> Tensor:
-    """Return the geometric middle of a bracket, or a tenth of its end where it begins at zero."""
-    return torch.where(low > 0, (low * high).sqrt(), high / 10)
 
 
 def _two_loops(now: _Subsets, factor: Tensor) -> Tensor:

@@ -55,18 +55,8 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 class Store:
     """Outputs (n, C) and features (n, C, rank) of n examples in a folder.
 
-    Opening one makes the folder, or takes up what is there after checking that it is of the same model, examples and
-    settings and that nothing was altered.
-
-    Parameters
-    ----------
-    path : str or Path
-    shape : tuple of int
-        (n, C, rank).
-    block : int
-        Rows that are written at a time.
-    about : dict
-        What the features are of; compared with what the folder says.
+    Opening one creates the folder, or checks that an existing one is intact and belongs to the same model, examples and
+    settings (``about``). ``block`` rows are written at a time.
     """
 
     def __init__(

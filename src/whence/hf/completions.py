@@ -74,15 +74,8 @@ def _new(kind: type[Wrapped]) -> Wrapped:
 class Completions(Wrapped):
     """Log-odds of the trained tokens of each example, (n, 1), or with their lead as well, (n, 2).
 
-    Parameters
-    ----------
-    model : nn.Module
-        A causal language model of transformers, with adapters or without.
-    lead : bool
-        Whether to give the second output, which accuracy needs.
+    The model is a causal language model of transformers, with adapters or without. Accuracy needs the ``lead``.
 
-    Notes
-    -----
     Examples are ``input_ids`` (n, L), padded at the end, and ``places`` (n, T) of their trained tokens, −1 where there
     are fewer. Only these go through the output layer. Later tokens do not change the outputs of earlier ones, so
     padding needs no mask.

@@ -203,7 +203,8 @@ def finetune(
         return None if folder is None else folder / name
 
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
-    estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
+    n_estimated = int(np.clip(SUBSETS_PER_TASK * len(problem.task_names), FEWEST_SUBSETS, MOST_SUBSETS))
+    estimated = _subsets(len(problem.task_names), n_estimated, weights=weights, seed=seed + 1)
 
     def joint_scores() -> JointScores:
         size = min(RANK, problem.n_trained)
@@ -334,11 +335,6 @@ def _subsets(n_tasks: int, n: int, *, weights: bool, seed: int) -> Floats:
     drawn = np.asarray(Bernoulli(0.5).draw(n_tasks, min(n, 2**n_tasks - 1), seed=seed), np.float64)
     drawn = drawn[(drawn.sum(1) > 0) & (drawn.sum(1) < n_tasks)]
     return np.vstack([everything, drawn])[:n]
-
-
-def _estimated_subsets(n_tasks: int, *, weights: bool, seed: int) -> Floats:
-    n = int(np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS))
-    return _subsets(n_tasks, n, weights=weights, seed=seed + 1)
 
 
 def _decided(runs: Outcomes, problem: Problem) -> Outcomes:

@@ -39,7 +39,10 @@ class Record:
     @property
     def text(self) -> str:
         """All of its text except the label, in lower case and with single spaces, to find duplicates."""
-        parts = [part for name, value in self.fields.items() if name != "label" for part in _texts(value)]
+        parts: list[str] = []
+        for name, value in self.fields.items():
+            if name != "label":
+                parts += [turn["content"] for turn in value] if isinstance(value, list) else [str(value)]
         return " ".join(" ".join(parts).lower().split())
 
 
@@ -233,10 +236,6 @@ def warn_of_leaks(leaks: Sequence[Leak]) -> None:
 def _shingles(text: str) -> set[str]:
     words = text.split()
     return {" ".join(words[at : at + SHINGLE]) for at in range(len(words) - SHINGLE + 1)}
-
-
-def _texts(value: Any) -> list[str]:
-    return [turn["content"] for turn in value] if isinstance(value, list) else [str(value)]
 
 
 def _named(format_: str) -> str:

@@ -32,18 +32,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The examples of a source as tokens.
-
-    Attributes
-    ----------
-    rows : list of Row
-    n_cut : int
-        How many were longer than the limit.
-    """
+    """The examples of a source as tokens."""
 
     name: str
     rows: list[Row]
-    n_cut: int
+    n_cut: int  # how many were longer than the limit
 
     @property
     def n_tokens(self) -> int:
@@ -58,17 +51,9 @@ class Rows:
 def tokenize(
     source: Source, tokenizer: PreTrainedTokenizerBase, *, limit: int, template: Template | None = None
 ) -> Rows:
-    """Tokens of every example of a source.
+    """Tokens of every example of a source; the template is for texts with labels.
 
-    Parameters
-    ----------
-    source : Source
-    tokenizer : tokenizer of transformers
-    limit : int
-        Largest number of tokens of an example. Longer ones lose the start of their prompt, then the end of the text or
-        answer.
-    template : Template, optional
-        How a text and its label are written.
+    Examples with more tokens than the limit lose the start of their prompt, then the end of the text or answer.
     """
     writers: dict[str, Callable[[Record], Row]] = {
         "messages": lambda record: _chat(record.fields["messages"], tokenizer, record.place),

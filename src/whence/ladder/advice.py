@@ -53,28 +53,16 @@ PER_TASK = 2  # true runs for each task, of which a surrogate learns about as mu
 
 @dataclass(frozen=True)
 class Workload:
-    """What a problem consists of.
-
-    Attributes
-    ----------
-    n_tasks, n_examples, n_queries : int
-        Tasks, their examples, and those of the targets.
-    n_params, n_trained : int
-        Parameters of the model, and of these the ones that are trained.
-    linear, exact : bool
-        Whether the model is linear in what is trained, and whether GradEx then takes all of it.
-    early : float
-        Share of the steps that runs to be merged take.
-    """
+    """Size and kind of a problem."""
 
     n_tasks: int
     n_examples: int
     n_queries: int
     n_params: int
     n_trained: int
-    linear: bool = False
-    exact: bool = False
-    early: float = 1.0
+    linear: bool = False  # in the trained parameters
+    exact: bool = False  # linear, and GradEx uses all parameters
+    early: float = 1.0  # share of the steps in runs to be merged
 
     def expected(self, method: str) -> float:
         """Rank correlation with true runs to expect of a method."""
@@ -117,18 +105,9 @@ def workload(setup: Setup) -> Workload:
 def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float | None = None) -> tuple[str, str]:
     """Return the method to take for n subsets, and why, in words.
 
-    True runs, where there are to be few, they take a few seconds or the budget covers them. Else, of the methods within
-    the budget, the one that is expected to come nearest to them; of two that are alike, the cheaper.
-
-    Parameters
-    ----------
-    prices : dict of str to Price
-        From `whence.ladder.probes.probe`.
-    work : Workload
-    n : int
-    budget : float, optional
-        What may be spent, in true runs. Where not given, two for each task, from which a surrogate learns about as much
-        as estimates tell, and at most half of n.
+    True runs, if there are few subsets, runs take a few seconds, or the budget covers them. Else the method within the
+    budget that is expected to be closest to true runs, or the cheaper of two similar ones. The budget is in true runs;
+    by default two per task, from which a surrogate learns about as much as from estimates, and at most half of n.
     """
     if "retrain" not in prices:
         best = max(prices, key=work.expected)
@@ -158,17 +137,9 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
 def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[tuple[str, ...], int]:
     """Return how to spend a budget of true runs: which estimates to fuse, with how many true runs.
 
-    GradEx where it is exact; else scores of one joint run, of the two kinds that err differently, as far as they cost
-    at most half of the budget and leave enough true runs to fuse them with: five with scores told more than forty
-    alone (`MEASURED`). What remains goes to true runs.
-
-    Parameters
-    ----------
-    prices : dict of str to Price
-        From `whence.ladder.probes.probe`.
-    work : Workload
-    budget : float
-        In true runs.
+    GradEx if it is exact; else scores of one joint run, of two kinds with different errors, as long as they cost at
+    most half of the budget and leave enough true runs to fuse with: five with scores were better than forty alone
+    (`MEASURED`). The rest goes to true runs.
     """
     cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
     chosen: list[str] = []

@@ -22,28 +22,16 @@ RETURNS = "a whence.Problem, or (problem, recipe), or (problem, recipe, {method:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to outcomes.
+    """A method of measuring or estimating outcomes."""
 
-    Attributes
-    ----------
-    trust : str
-        What to trust it for.
-    make : callable
-        ``make(problem, recipe, **options)`` returns the outcome function.
-    trains : bool
-        Whether it takes a recipe.
-    kind : str
-        "truth", "scores" of one joint run, or "estimates".
-    """
-
-    trust: str
-    make: Callable[..., Measurable]
-    trains: bool = True
-    kind: str = "estimates"
+    trust: str  # what it is good for
+    make: Callable[..., Measurable]  # make(problem, recipe, **options) returns the outcome function
+    trains: bool = True  # whether it takes a recipe
+    kind: str = "estimates"  # or "truth", or "scores" of one joint run
 
 
 def _home(name: str, *args: object, **options: object) -> Measurable:
-    """Make something of the package, which is loaded when it is first wanted."""
+    """Make an object of a class of the package, which is loaded on first use."""
     import whence
 
     made: Measurable = getattr(whence, name)(*args, **options)

@@ -70,12 +70,6 @@ def probe(setup: Setup, n: int) -> dict[str, Price]:
     """Return the price of every method that works for the problem, for n subsets, from a few seconds of timing.
 
     Scores that do not work for the model, such as EK-FAC with an unknown layer, are left out with a note.
-
-    Parameters
-    ----------
-    setup : Setup
-    n : int
-        Number of subsets to estimate; as many runs are made side by side, if memory allows.
     """
     probes = _Probes(setup, n)
     methods = [name for name in METHODS if setup.recipe is not None or not METHODS[name].trains]
@@ -111,15 +105,7 @@ def seconds(work: Work) -> float:
 
 
 def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> float:
-    """Return the seconds of work of size ``most``, extrapolated linearly from smaller sizes.
-
-    Parameters
-    ----------
-    prepare : callable
-        From a size to the work; only the work is timed.
-    most, start : int
-        The size wanted, and the first one to time.
-    """
+    """Return the seconds of work of size ``most``, extrapolated linearly from smaller sizes; only the work is timed."""
     size = min(start, most)
     took = min(seconds(prepare(size)) for _ in range(2))  # the first call of anything is slower
     slope, tried = took / size, 1

@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 
 
 class RayEngine(Pool):
-    """Actors that each hold the outcome function, with its CPUs and GPUs of the cluster.
+    """Actors that each hold the outcome function, with their CPUs and GPUs of the cluster.
 
-    Parameters
-    ----------
-    outcome_fn : OutcomeFn
-    task_names : tuple of str
-    workers : Workers
-        Without an address, a cluster is started that has room for all of them.
+    Without an address, a cluster is started that has room for all workers.
     """
 
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:

@@ -76,13 +76,8 @@ class Books:
 class Journal(Books):
     """A run folder that is being written to; made by `open_journal`.
 
-    Parameters
-    ----------
-    folder : Path
-    plan : Plan
-        Plan of a new run, or one that extends the plan in the folder.
-    accept : bool
-        Whether to resume although the function or its data have changed.
+    The plan is that of a new run, or one that extends the plan in the folder. With ``accept``, the run is resumed
+    although the function or its data have changed.
     """
 
     def __init__(self, folder: Path, plan: Plan, *, accept: bool = False) -> None:

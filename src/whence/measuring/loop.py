@@ -184,7 +184,8 @@ def _measure(
     ledger, planned = books.ledger, len(todo)
     # One row for each worker shows whether any succeeds; batches are taken whole.
     first = min(workers.count(), planned)
-    held = [] if ledger.done or keep_going or outcome_fn.batch is not None else _all_but(first, todo)
+    wait = not (ledger.done or keep_going or outcome_fn.batch is not None)
+    held = [todo.pop() for _ in range(len(todo) - first)][::-1] if wait else []
     failed: list[Result] = []
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
@@ -202,11 +203,6 @@ def _measure(
                 if first <= len(failed) < planned:
                     _stop(failed)
             todo.extend(grow(books))
-
-
-def _all_but(first: int, todo: deque[Job]) -> list[Job]:
-    """Take all jobs but the first ones."""
-    return [todo.pop() for _ in range(len(todo) - first)][::-1]
 
 
 def _stop(failed: Sequence[Result]) -> None:

@@ -102,7 +102,7 @@ class Pool(ABC):
         """End what was started in addition to the workers."""
 
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, in lists of those that were finished together."""
+        """Results of the jobs, in lists of jobs that finished together."""
         return pooled(self, self._workers.count(), todo, self._workers.timeout)
 
 
@@ -135,17 +135,7 @@ class _Slot:
 
 
 def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
-    """Results of the jobs, in lists of those that were finished together.
-
-    Parameters
-    ----------
-    engine : Pool
-    n_workers : int
-    todo : sequence of Job
-        Jobs that are added to a deque whenever results are handed on are measured too.
-    timeout : float or None
-        Seconds after which a row is stopped.
-    """
+    """Results of the jobs, in lists of jobs that finished together; see `whence.measuring.engine.Engine`."""
     waiting = as_queue(todo)
     slots: list[_Slot] = []
     held: list[Result] = []
@@ -173,7 +163,8 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
             engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
             for slot in list(slots):
                 message = slot.worker.poll()
-                if message is None and _overdue(slot, timeout):
+                late = timeout is not None and slot.job is not None and time.monotonic() - slot.since > timeout
+                if message is None and late:
                     message = Lost(f"it took longer than {timeout:g} s")
                 if isinstance(message, Ready):
                     slot.process, early_deaths = message.process, 0
@@ -215,10 +206,6 @@ def _finish(slot: _Slot, reply: Reply) -> list[Result]:
     slot.job = None
     printed = slot.worker.printed() or reply.printed
     return [Result(job, reply._replace(seconds=reply.seconds or seconds, printed=printed))] if job else []
-
-
-def _overdue(slot: _Slot, timeout: float | None) -> bool:
-    return timeout is not None and slot.job is not None and time.monotonic() - slot.since > timeout
 
 
 def _pause(slots: list[_Slot], held: list[Result], handed_on: float, timeout: float | None) -> float:

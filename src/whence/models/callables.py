@@ -28,13 +28,7 @@ TRIED = 4  # examples
 def as_loss(given: GivenLoss, shape: tuple[int, ...], labels: Tensor | None = None) -> Loss:
     """Return the loss of that name, or one made from a function of (outputs, labels).
 
-    Parameters
-    ----------
-    given : str, Loss or callable
-    shape : tuple of int
-        Of the outputs of one example, as the model gives them.
-    labels : tensor, optional
-        Of the tasks.
+    ``shape`` is that of the outputs of one example, and ``labels`` are those of the tasks.
 
     Examples
     --------
@@ -65,16 +59,10 @@ def _as_torch_has_them(labels: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 class PerExample:
-    """Loss of each example, from a function of (outputs, labels) that is called with one example at a time.
+    """Loss of each example, from a function of outputs (1, ...) and labels (1, ...): the mean of what it returns.
 
-    Parameters
-    ----------
-    function : callable
-        Of outputs (1, ...) and labels (1, ...) as the model and the data have them; the mean of what it returns counts.
-    shape : tuple of int
-        Of the outputs of one example.
-    classes_last : bool
-        Whether the outputs of a sequence have their classes last, where torch's losses of classes have them second.
+    ``shape`` is that of the outputs of one example. With ``classes_last``, the outputs of a sequence have their classes
+    last, while torch's losses of classes have them second.
     """
 
     def __init__(self, function: OwnFunction, shape: tuple[int, ...], *, classes_last: bool = True) -> None:
@@ -187,15 +175,9 @@ class PerExample:
 
 
 class OwnMetric:
-    """A user's metric of the outputs for many examples.
+    """A user's metric: a function of outputs (n, ...) and labels (n, ...) that returns n values, or one for all.
 
-    Parameters
-    ----------
-    function : callable
-        Of outputs (n, ...) and labels (n, ...), as the model and the data have them: returns n values, or one for all.
-    name : str
-    shape : tuple of int
-        Of the outputs of one example.
+    ``shape`` is that of the outputs of one example.
     """
 
     def __init__(self, function: OwnFunction, name: str, shape: tuple[int, ...]) -> None:

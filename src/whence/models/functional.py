@@ -25,25 +25,18 @@ Filter = str | Iterable[str] | Callable[[str], bool] | None
 
 
 class ModelFn:
-    """Outputs of a module as a function of some of its parameters.
-
-    Attributes
-    ----------
-    module : nn.Module
-        The module without its weights.
-    fixed : dict of str to tensor
-        Its other parameters, and its buffers.
-    """
+    """Outputs of a module as a function of some of its parameters."""
 
     def __init__(self, module: nn.Module, fixed: Params) -> None:
-        self.module, self.fixed = module, fixed
+        self.module = module  # without its weights
+        self.fixed = fixed  # its other parameters, and its buffers
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
         found = self.as_given(params, inputs)
         return found.flatten(1) if found.ndim > 1 else found[:, None]
 
     def as_given(self, params: Params, inputs: Inputs) -> Tensor:
-        """Outputs in the form that the model gives them in, (n,), (n, C) or with more axes."""
+        """Outputs in the shape that the model returns: (n,), (n, C) or with more axes."""
         args, kwargs = _arguments(inputs)
         return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 

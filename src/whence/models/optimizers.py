@@ -28,24 +28,12 @@ if TYPE_CHECKING:
 
 
 class Optimizer(ABC):
-    """What training and the estimators ask of an optimizer.
+    """What training and the estimators need of an optimizer."""
 
-    Attributes
-    ----------
-    name : str
-        As recipes and tables call it.
-    copies : int
-        Numbers that it remembers per parameter, at most.
-    directions_per_point : int
-        Directions that it gives a task's gradient at a point of a run: 1 as it is, 2 if it is rescaled too.
-    passes : int
-        Backward passes of a step.
-    """
-
-    name: ClassVar[str]
-    copies: int
-    directions_per_point: int
-    passes: int = 1
+    name: ClassVar[str]  # in recipes and tables
+    copies: int  # largest number of values that it keeps per parameter
+    directions_per_point: int  # that a task's gradient gives at a point of a run: 1, or 2 if it is rescaled too
+    passes: int = 1  # backward passes of a step
 
     def gradients(
         self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None

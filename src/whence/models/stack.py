@@ -42,11 +42,6 @@ class Stack:
     full_batches : bool
         Whether models side by side are trained on batches of all tasks, in which those outside a subset do not count.
 
-    Attributes
-    ----------
-    batched : bool
-        Whether models run side by side.
-
     Examples
     --------
     >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))

@@ -302,8 +302,9 @@ class Search:
         self.asked.append(asked)
         if self.folder:
             write_decisions(self.folder, self._settings, self.n_start, self.asked)
-        books.extend(_grown(books.ledger.plan, asked.row))
         plan = books.ledger.plan
+        plan = replace(plan, subsets=np.vstack([plan.subsets, np.array(asked.row)[None]]))
+        books.extend(plan)
         row = len(plan.subsets) - 1
         return Job(row, 0, plan.subsets[row], int(plan.run_seeds()[0, row]))
 
@@ -360,7 +361,3 @@ class Search:
         from whence.searching.result import result_of
 
         return result_of(self, self.ledger())
-
-
-def _grown(plan: Plan, row: tuple[float, ...]) -> Plan:
-    return replace(plan, subsets=np.vstack([plan.subsets, np.array(row)[None]]))

@@ -78,20 +78,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Belief:
-    """The Gaussian process behind decisions, given the runs; running rows count with their predicted outcome.
-
-    Parameters
-    ----------
-    known : Known
-    goodness : (n, T)
-        What was measured, in the units that the goal needs.
-    rung : Rung or None
-        Estimates of the same.
-    """
+    """The Gaussian process behind decisions, given the runs; running rows count with their predicted outcome."""
 
     known: Known
-    goodness: Array
-    rung: Rung | None = None
+    goodness: Array  # (n, T): the outcomes, in the units that the goal needs
+    rung: Rung | None = None  # estimates of the same
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
 
     def with_guesses(self, rows: Array, goodness: Array) -> Belief:

@@ -59,11 +59,7 @@ HTML = """<!doctype html>
 class View:
     """Shows a search: lines on stderr, and the page if there is a run folder.
 
-    Parameters
-    ----------
-    asking : Search
-    progress : bool or None
-        None for a live line if stderr is a terminal; True for plain lines elsewhere too; False for nothing.
+    ``progress`` is None for a live line if stderr is a terminal, True for plain lines elsewhere too, False for nothing.
     """
 
     def __init__(self, asking: Search, *, progress: bool | None = None) -> None:

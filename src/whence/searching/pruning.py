@@ -112,16 +112,9 @@ def curves_in(folder: Path, *, finished: bool = False) -> dict[int, Curve]:
 
 
 def carried_on(curves: Mapping[int, Curve], seeds: Array, goodness: Array, stopped: Array) -> Array:
-    """Return the extrapolated outcomes of stopped runs (s,), from how finished ones continued; NaN if too few did.
+    """Return the extrapolated outcomes (s,) of the runs with the ``stopped`` seeds; NaN with too few finished runs.
 
-    Parameters
-    ----------
-    curves : dict of int to dict
-        By seed.
-    seeds, goodness : (n,)
-        Of finished runs, and what they came to.
-    stopped : (s,)
-        Seeds of the runs that were stopped.
+    They follow from the curves, ``seeds`` and final ``goodness`` (n,) of the finished runs.
     """
     found = np.full(len(stopped), np.nan)
     for at, seed in enumerate(stopped):

@@ -31,12 +31,8 @@ EXPORT_BYTES = 3 << 20
 def exported(model: Model, *, seed: int = 0) -> list[Document]:
     """Return the surrogates of a model for the browser, one for each part that can be sent there.
 
-    Parameters
-    ----------
-    model : Model
-        Parts that the page's script does not know are left out, and so are targets beyond what a page may hold.
-    seed : int
-        Of the sample of runs that gives the interval where there are too many.
+    Parts that the page's script does not support are left out, and so are targets that do not fit in a page. With very
+    many runs, a random sample of them gives the interval.
 
     Examples
     --------

@@ -56,18 +56,10 @@ METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 def collect(
     model: Model, *, rule: str | Rule | None = None, weights: Mapping[str, float] | None = None, seed: int = 0
 ) -> Document:
-    """Return the document of a page.
+    """Return the document of the page of a model; see `whence.report`.
 
-    Parameters
-    ----------
-    model : Model
-        With the runs it was fitted to.
-    rule : str or Rule, optional
-        Of the attribution; "shapley" where the runs have the sizes for it, else "inclusion", and "shift" for mixtures.
-    weights : mapping from target to weight, optional
-        Of the mean that is shown beside the targets, as in `whence.select`; plain if not given.
-    seed : int
-        Of whatever is random: searches, splits, samples.
+    The default rule is "shapley" if the runs have the sizes for it, else "inclusion", and "shift" for mixtures. The
+    page also shows a mean of the targets: with ``weights``, or plain.
     """
     if not model.outcomes.n_runs:
         raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")

@@ -25,13 +25,7 @@ MOST_STEPS = 500_000  # that a character stands for
 
 
 def pack(values: ArrayLike, kind: str = "f64") -> Packed:
-    """Return numbers as text.
-
-    Parameters
-    ----------
-    values : array-like
-    kind : {"f64", "f32", "u32", "u8", "bits"}
-        How each number is stored; "bits" is for arrays of zeros and ones.
+    """Return numbers as text, stored as one of `TYPES`, or as "bits" for zeros and ones.
 
     Examples
     --------
