@@ -83,7 +83,7 @@ def trak_scores(
         gradients, means = _means(member.tasks, member.tasks.examples.owner, gradex.loss)
         left, _ = _means(member.targets, problem.query_owner, gradex.loss)
         if kernel == "tasks":
-            # Slope and feature are averaged each for itself.
+            # Slopes and features are averaged separately.
             slopes = _mean_slopes(member.tasks, gradex.loss)
             gradients = torch.einsum("kc,kcr->kr", slopes, means)
             gram = torch.einsum("k,kcr,kcs->rs", shares, means, means)

@@ -196,7 +196,7 @@ def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     return [
         title("What to do with a budget of true runs"),
         table(columns, rows, left=["estimates to fuse"]),
-        remark("prices are those of the runs of a budget side by side; LDS: of the problems in results/scores.md"),
+        remark("prices: with the runs of the budget side by side; LDS: measured on the problems in results/scores.md"),
     ]
 
 
@@ -251,7 +251,7 @@ def _estimates(
 
     if output is None:
         raise InputError(f"Say where the estimates go, as in -o {_folder(method)}/.")
-    # Beside the run folder: true runs may ask for vectors before the run is begun.
+    # Next to the run folder: true runs may need vectors before the run begins.
     options: dict[str, Any] = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
     options |= {} if method == "retrain" else {"seed": seed}
     estimator = as_outcome_fn(make_estimator(given, method, **options))

@@ -184,6 +184,6 @@ def _document(found: "SearchResult") -> dict[str, object]:
 
 def _page(found: "SearchResult", folder: str) -> Page:
     where = shlex.quote(folder)
-    more = [remark("next: look at all of it, or ask anything else"), command(f"  {where}/report.html"),
+    more = [remark("next: see the whole report, or ask another question"), command(f"  {where}/report.html"),
             command(f"  whence attribute {where}")]  # fmt: skip
     return [*found.page(), *more]

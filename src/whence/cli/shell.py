@@ -1,7 +1,7 @@
 """What surrounds every verb: its answer, printed as tables or as JSON, and what the user can fix, in one line.
 
-Notes and errors go to stderr. Messages of the library know which parameters they speak of; here these are spelled as
-the flags of the verb that is running.
+Notes and errors go to stderr. Messages of the library carry their parameters, which are shown here as the flags of the
+running verb.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Plots for papers and notebooks: the pictures of the report as matplotlib axes.
 
-Every function takes a result of the library, draws on ``ax`` (a new figure if not given) and returns it, so that
-titles, limits and sizes are the caller's. Colours mean good and bad, not up and down: for a loss, a task that lowers
-it is drawn as one that helps. Needs the extra ``whence[plots]``.
+Every function takes a result of the library, draws on ``ax`` (by default a new figure) and returns it; the caller can
+then change titles, limits and sizes. Colours mean good and bad, not up and down: for a loss, a task that lowers it is
+shown as helpful. Needs the extra ``whence[plots]``.
 
 >>> import whence
 >>> S = whence.Exhaustive().draw(4)

@@ -124,8 +124,8 @@ class DeltaFolder:
             self._compare(found, about, tasks)
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
-                    f"The task vectors in {self.path} saw all tasks there were, which differ in: {some_of(others)}. "
-                    "Use another folder, or train each task alone, without a background."
+                    f"The task vectors in {self.path} were trained with all tasks, and these differ: "
+                    f"{some_of(others)}. Use another folder, or train each task alone, without a background."
                 )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:

@@ -284,7 +284,7 @@ class TaskVectors(Merged):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """What each task changes; trained when first asked for, or read from the folder."""
+        """What each task changes; trained on first use, or read from the folder."""
         folder = None if self.path is None else self.folder()
         made: dict[str, Delta] = {}
         if folder:

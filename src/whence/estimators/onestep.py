@@ -100,7 +100,7 @@ class OneStep(Merged):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Minus the scaled gradient of every task at W₀; computed when first asked for."""
+        """Minus the scaled gradient of every task at W₀; computed on first use."""
         (point,) = points_of(self.problem, [])
         gradients = task_gradients(self.problem, point, side_by_side=self.stack.batched)
         steps = split(-self.optimizer.first_steps(gradients), point[1])

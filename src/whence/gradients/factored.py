@@ -172,7 +172,7 @@ class Layers:
                 )
             if not output.requires_grad:
                 output = output.detach().requires_grad_()
-            # A norm's statistics are at hand only now.
+            # The statistics of a norm are known only now.
             seen.append(_Use(layer, given if isinstance(layer, LINEAR) else _normed(layer, given), output))
             return output
 
@@ -230,7 +230,7 @@ class Layers:
                 entry, first = some.stop, 0
 
     def project(self, gradients: Params) -> Tensor:
-        """P applied to gradients that are at hand, (b, rank): for tests, and for checking a model's layers."""
+        """P applied to given gradients, (b, rank): for tests, and for checking a model's layers."""
         found = torch.zeros(
             len(next(iter(gradients.values()))), self.projection.rank, device=next(iter(gradients.values())).device
         )

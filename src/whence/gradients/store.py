@@ -3,7 +3,7 @@
 A store is a folder. ``manifest.json`` says what the features are of (sizes, settings, hashes of the parameters and the
 examples), ``outputs.f32`` and ``features.f32`` are plain arrays that are mapped into memory, and ``blocks.jsonl`` lists
 the blocks of rows that are complete, each with its checksum. A block is listed only once it is safely on disk, so
-whatever is listed can be trusted and whatever is not is made again.
+blocks that are listed can be trusted, and others are made again.
 """
 
 from __future__ import annotations

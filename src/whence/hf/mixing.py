@@ -1,8 +1,7 @@
 """Which sources to fine-tune on, from a budget of runs: estimates and true runs, fused, and what follows from them.
 
-The whole flow in one call. A part of the budget goes to estimates of many subsets, scores of one joint run and merged
-adapters of short runs; the rest to true runs. All of it is kept in a folder as it comes, so that whatever ends it, the
-same call goes on.
+Part of the budget goes to estimates of many subsets (scores of one joint run, and merged adapters of short runs), the
+rest to true runs. All results are saved in a folder at once; after any interruption, the same call continues.
 """
 
 from __future__ import annotations

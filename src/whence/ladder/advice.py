@@ -1,4 +1,4 @@
-"""How close each method came to true runs where measured, and how to spend a budget of true runs.
+"""How close each method came to true runs in our measurements, and how to spend a budget of true runs.
 
 What methods cost is measured (probes.py). How close they come to true runs is known if the model is linear in what is
 trained; otherwise it is the mean over the problems it was measured on, with the lowest and highest of them.
@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
     "retrain": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
 }
 ALIKE = 0.05  # difference of these below which the cheaper one is taken
-QUARTER = 0.25  # of the steps, after which runs of single tasks told nearly as much
+QUARTER = 0.25  # of the steps, after which runs of single tasks predicted nearly as well
 MIX, SCORES = ("influence", "trak"), 1 / 2  # scores to fuse by default, and of a budget what they may cost
 # Of true runs fused with these scores, and alone, by their number: problems of scores.md that nothing was chosen on.
 MEASURED: dict[int, tuple[Evidence, Evidence]] = {
@@ -166,7 +166,7 @@ def _evidence(work: Workload, method: str) -> str:
 def _beyond(
     prices: Mapping[str, Price], work: Workload, cost: Mapping[str, float], budget: float | None
 ) -> tuple[str, str]:
-    """Return what to take where no method is within the budget."""
+    """Return what to use if no method is within the budget."""
     if budget is None:
         enough = counted(PER_TASK * work.n_tasks, "true run")
         return "retrain", f"no estimate is worth its price here: a surrogate of {enough} tells about as much."
@@ -174,7 +174,7 @@ def _beyond(
     if (short_runs := short / prices["retrain"].each) <= budget:
         return "merge", (
             f"with a quarter of the steps and by outputs (options {{'merge': {{'early': {QUARTER}, 'merge': "
-            f"'outputs'}}}}) it costs {short_runs:.1f} true runs, where as it is it costs {cost['merge']:.0f}. "
+            f"'outputs'}}}}) it costs {short_runs:.1f} true runs instead of {cost['merge']:.0f}. "
             f"The remaining {budget - short_runs:.0f} true runs tell how far to trust it: fuse both."
         )
     if budget >= FEWEST:

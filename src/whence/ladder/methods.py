@@ -116,5 +116,5 @@ def make_estimator(setup: Setup, method: str, **options: object) -> Measurable:
     if method not in METHODS:
         raise InputError(f"There is no method '{method}'. {did_you_mean(method, METHODS)}")
     if setup.recipe is None and METHODS[method].trains:
-        raise InputError(f"The method '{method}' trains: return a recipe beside the problem, (problem, recipe).")
+        raise InputError(f"The method '{method}' needs a recipe to train with: return (problem, recipe).")
     return METHODS[method].make(setup.problem, setup.recipe, **{**options, **setup.options.get(method, {})})

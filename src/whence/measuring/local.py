@@ -74,8 +74,8 @@ def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
         return bytes(ForkingPickler.dumps(wrap_non_picklable_objects(needed, keep_wrapper=False)))
     except Exception as error:
         raise InputError(
-            f"The outcome function cannot be sent to another process ({brief(error)}). Make what it needs within it, "
-            "or measure with {engine}, in this process.",
+            f"The outcome function cannot be sent to another process ({brief(error)}). Create what it needs inside the "
+            "function, or measure with {engine}, in this process.",
             engine="inline",
         ) from error
 
@@ -138,8 +138,8 @@ class LocalWorker:
                 return message
         except (EOFError, OSError):
             gone = True
-        except Exception:  # whatever reading something else than a reply raises
-            return Lost("something else than its reply was written into its pipe")
+        except Exception:  # reading anything but a reply may raise anything
+            return Lost("something other than its reply was written into its pipe")
         return Lost(self._ending()) if gone else None
 
     def _ending(self) -> str:

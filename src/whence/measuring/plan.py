@@ -113,7 +113,7 @@ def _given(design: object, n: int | None, names: tuple[str, ...] | None) -> tupl
 
 
 def _order(have: Sequence[str], wanted: Sequence[str], whose: str) -> list[int]:
-    """Where each wanted task is among those that there are."""
+    """Index of each wanted task in those that are given."""
     if set(have) != set(wanted):
         odd = sorted(set(have) ^ set(wanted))
         raise InputError(f"{whose} must name the same tasks. They differ in: {some_of(odd)}.")

@@ -168,7 +168,7 @@ class Problem:
         return other
 
     def at(self, state: State) -> Problem:
-        """The same problem with other weights of the model, of which those that are trained must be given."""
+        """The same problem with other weights of the model, which must include the trained ones."""
         other = copy.copy(self)
         other.start = {**self.start, **{name: state[name] for name in self.start if name in state}}
         return other

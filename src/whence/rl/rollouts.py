@@ -115,7 +115,7 @@ def _play(envs: VectorEnv, act: Act, quota: Integers, seed: int) -> list[tuple[f
 
 
 def _success(info: Mapping[str, ArrayLike], n: int) -> Floats:
-    """Success that each copy tells of in this step, NaN if it tells of none."""
+    """Success that each copy reports in this step; NaN if it reports none."""
     for key in SUCCESS:
         if key in info:
             known = info.get(f"_{key}", np.ones(n, bool))

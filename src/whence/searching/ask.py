@@ -337,7 +337,7 @@ class Search:
             Why there are no values.
         """
         if (values is None) == (not failed):
-            raise InputError("Tell the values of a run, or why it failed: one of the two.")
+            raise InputError("Give either the values of a run, or why it failed.")
         targets, numbers = flatten(values) if not failed else ((), None)
         names = Outcomes(np.zeros((0, len(self.task_names))), np.zeros((0, 1)), self.task_names, ["outcome of a run"])
         with self._books() as books:
@@ -349,7 +349,7 @@ class Search:
         plan, status = books.ledger.plan, books.ledger.status[0]
         if isinstance(run, Proposal):
             if run.number >= len(status) or (plan.subsets[run.number] != np.asarray(run.subset)).any():
-                raise InputError(f"Run {run.number} was not asked for by this search.")
+                raise InputError(f"This search has not proposed run {run.number}.")
             return Job(run.number, 0, plan.subsets[run.number], run.seed)
         same = np.flatnonzero((plan.subsets == run).all(1) & (status != DONE))
         if not len(same):

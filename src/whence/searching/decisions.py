@@ -46,7 +46,7 @@ def read_decisions(folder: Path, settings: Mapping[str, object]) -> tuple[int, l
         return None
     found = read_document(place)
     if found.get("format") != FORMAT:
-        raise InputError(f"{place} is of the format {found.get('format')!r}, and this version reads {FORMAT!r}.")
+        raise InputError(f"{place} has the format {found.get('format')!r}, and this version reads {FORMAT!r}.")
     refuse_other(f"The search in {folder} is", found["settings"], settings)
     asked = [Asked(tuple(each["row"]), each["why"], tuple(each["running"])) for each in found["asked"]]
     return found["n_start"], asked

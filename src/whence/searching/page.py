@@ -171,7 +171,7 @@ def _settling(asking: Search, ledger: Ledger) -> str:
     rows: list[Row] = []
     for name, effect, half in found:
         verdict = "unclear" if abs(effect) < half else "helps" if effect > 0 else "hurts"
-        if asking.goal != "best" and verdict != "unclear":  # of several targets, in whatever direction
+        if asking.goal != "best" and verdict != "unclear":  # several targets may have different directions
             verdict = "settled"
         rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", word(verdict)])
     what = "average change of what is optimised" if asking.goal == "best" else "average change, in std of the outcome"

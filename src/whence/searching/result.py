@@ -136,7 +136,7 @@ class SearchResult:
             [self.runs.describe(rows[first[at]]), str(counts[at]), *(number(value, places + 1) for value in means[at])]
             for at in order
         ]
-        return [title("Best of those that were run"), table(["tasks", "runs", *self.runs.target_names], found)]
+        return [title("Best measured"), table(["tasks", "runs", *self.runs.target_names], found)]
 
     def __str__(self) -> str:
         from whence.display.layout import Terminal

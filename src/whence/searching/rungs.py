@@ -53,7 +53,7 @@ def prepare(given: object, folder: Path | None, budget: int, seed: int, progress
         return given, Cheap(None, "")
     setup = Setup.of(given)
     if setup.recipe is None:
-        raise InputError("A search makes true runs: give a recipe beside the problem, (problem, recipe).")
+        raise InputError("A search makes true runs and needs a recipe for them: give (problem, recipe).")
     place = None if folder is None else folder.with_name(f"{folder.name}-estimates")
     if place is not None and (place / CHOSEN).exists():
         chosen = cast("Chosen", read_document(place / CHOSEN))

@@ -199,7 +199,9 @@ def make_space(
     """Return the space that the constraints allow; an empty one is refused."""
     names = Outcomes(np.zeros((0, len(task_names))), np.zeros((0, 1)), task_names, ["outcome of a run"])
     if (costs is None) != (max_cost is None):
-        raise InputError("Costs and a limit go together: give {costs} and {max_cost}.", costs=None, max_cost=None)
+        raise InputError(
+            "Costs need a limit, and a limit needs costs: give {costs} and {max_cost}.", costs=None, max_cost=None
+        )
     if bounds and not mixture:
         raise InputError("Bounds are about weights: give {mixture} too.", mixture=True)
     if mixture and candidates is None:

@@ -1,9 +1,9 @@
 """Surrogates for the page, which predicts in the browser what Python predicts.
 
-Every surrogate says its own plain data (``Surrogate.export``); here it is packed, as many targets as a page may hold.
-A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
-needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so a page stays small, and with it the dual coefficients of a few hundred measured runs.
+Every surrogate exports plain data (``Surrogate.export``), which is packed here for as many targets as fit in a page. A
+posterior is sent as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
+needs the Cholesky factor of the kernel matrix, m² / 2 numbers. To keep the page small, the browser computes it from the
+runs, and for a few hundred measured runs also the dual coefficients.
 ``surrogate.js`` is the other half, formula by formula.
 """
 

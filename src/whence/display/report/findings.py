@@ -1,7 +1,7 @@
 """All numbers of a page, collected from a model into one document of plain values and packed arrays.
 
 The middle of the report: :mod:`whence.display.report.page` writes this document into the page, whose scripts draw it.
-Whatever costs a fit or a search happens here, once.
+All fits and searches happen here, once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A mean of targets as one more target of a page, with everything that the others have.
+"""A mean of targets as one more target of a page.
 
-It is what `whence.select` optimises over several targets. All that a surrogate says is linear in the outcomes, so the
-mean of its predictions has the mean of its effects. How the errors of targets go together is not known: stds are added
-as if all erred together, and held-out runs then say by how much they are too wide.
+It is what `whence.select` optimises for several targets. Predictions and effects of a surrogate are linear in the
+outcomes, so the mean of predictions has the mean of the effects. How the errors of targets correlate is unknown: stds
+are added as if fully correlated, and held-out runs then show by how much they are too wide.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class MeanOfTargets(Surrogate):
 
 
 def goal_of(model: Model, weights: Mapping[str, float] | None = None) -> Objective | None:
-    """Return the mean that a page shows beside its targets: the weighted one, else the plain one where there is any.
+    """Return the mean that a page shows next to its targets: weighted, or plain; None if there is none.
 
-    There is none of a single target, of targets to be maximised and minimised, of very many, of targets that hardly any
-    run has all of, or where a target or a task has its name.
+    There is none for a single target, for targets with different directions, for very many, if hardly any run has all
+    targets, or if a target or a task has its name.
     """
     taken = {*model.target_names, *model.task_names}
     if weights and WEIGHTED in taken:

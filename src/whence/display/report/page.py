@@ -1,8 +1,8 @@
 """The page: template, styles, scripts and the document of numbers, assembled into one file that loads nothing.
 
-The last step of the report. Names from the data reach the page in two ways only, escaped here in the few lines of text
-that are there without scripts, and in the packed document, from which scripts put them in as text, never as markup. The
-page's own policy lets no other script run and nothing be loaded.
+Names from the data reach the page in only two ways: escaped, in the few lines of text that work without scripts, and in
+the packed document, from which scripts insert them as text, never as markup. The content security policy of the page
+allows no other script and no loading.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def report(
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise if a page cannot be written, before its numbers have cost their time."""
+    """Raise if a page cannot be written, before its numbers are computed."""
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder '{path.parent}'. Make it first, or write elsewhere.")
@@ -88,7 +88,7 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 
 class Insert(NamedTuple):
-    """What a page has beyond that of any surrogate: its title, links to its sections, and these, all as HTML."""
+    """Additional content of a page as HTML: its title, links to its sections, and the sections."""
 
     title: str = ""
     links: str = ""
