@@ -1,7 +1,7 @@
 """The page of prompts: the chosen prompt in full, its demonstrations with their texts, and the evidence, as HTML.
 
-``whence icl --report`` puts it before the sections that all reports have. It is plain text in tables, which can be read,
-copied and printed without scripts; everything that comes from the data is escaped here.
+``whence icl --report`` puts it before the sections that all reports have. It is plain text in tables, which can be
+read, copied and printed without scripts; everything that comes from the data is escaped here.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
 FEWEST_RUNS = 3
 BACKWARD = 3  # passes that an example takes in training, one forward and two backward
 MEAN = "mean/loss"
-SCORES, MERGED, TRUE = "joint scores", "merged adapters", "true runs"
+SCORES, MERGED = "joint scores", "merged adapters"
 
 
 @dataclass(frozen=True)
