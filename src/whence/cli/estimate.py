@@ -206,7 +206,7 @@ def _evidence(lds: "tuple[float, float, float] | None") -> str:
 
 
 def _enough(n_tasks: int) -> int:
-    """Default number of subsets to estimate: all that have a task, if these are fewer."""
+    """Default number of subsets to estimate, or all nonempty subsets if there are fewer."""
     return min(SUBSETS, (1 << min(n_tasks, 16)) - 1)
 
 

@@ -167,7 +167,7 @@ def _prepared(model: Path, sources: "list[Source]", targets: "list[Source]", *, 
 
 
 def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
-    """Once over all sources, where the number of steps is not given; the rate rises at first, and falls to 0."""
+    """By default one pass over all sources; the rate rises at first, then falls to 0."""
     import whence
 
     examples = sum(len(rows.rows) for rows in prepared.tasks)
@@ -228,7 +228,7 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
 
 
 def _places(frame: "pd.DataFrame") -> int:
-    """Decimals for intervals of all widths: one wide one should not hide what the others tell apart."""
+    """Decimals for intervals of all widths: a single wide one must not reduce the digits of the others."""
     import numpy as np
 
     widths = (frame["high"] - frame["low"]).clip(lower=1e-12)

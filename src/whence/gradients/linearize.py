@@ -48,7 +48,7 @@ class Linearization:
         return f"Linearization: {n} examples × {width} outputs × rank {rank} ({self.route})"
 
     def blocks(self, n_subsets: int) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and features of blocks small enough for ``n_subsets`` sets of outputs to be held beside them."""
+        """Rows and features of blocks that leave room for ``n_subsets`` sets of outputs."""
         for rows in self.examples.blocks(self.block_size(n_subsets)):
             yield rows, self.features[rows].to(self.outputs.device)
 
@@ -67,7 +67,7 @@ class Linearization:
         return {name: torch.cat(found, dim=1) for name, found in parts.items()}
 
     def measured_from(self, place: Tensor) -> Linearization:
-        """The same linear model with updates measured from another place, (rank,) from here in the given directions."""
+        """The same linear model with updates measured from another point, given as (rank,) coordinates."""
         outputs = self.outputs.clone()
         for rows, features in self.blocks(1):
             outputs[rows] += features @ place.to(features)
@@ -208,7 +208,7 @@ def _device(examples: Examples) -> torch.device:
 
 
 def _rows_that_fit(output_fn: OutputFn, params: Params, examples: Examples) -> int:
-    """How many examples memory has room for, with what each leaves behind in the layers, and its gradients."""
+    """How many examples fit in memory, with their activations and gradients."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
 
     def forward(n: int) -> Tensor:
@@ -236,7 +236,7 @@ def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, 
 
 
 def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what: str) -> tuple[Tensor, Tensor]:
-    """Return outputs and features if they are numbers, else name the first example for which they are not."""
+    """Return outputs and features if they are finite, else name the first example with others."""
     for part, tensor in zip(("outputs", "gradients"), found, strict=True):
         # A sum is one pass over memory, where isfinite takes several; it may overflow where no entry has.
         if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):

@@ -148,7 +148,7 @@ class _Problem:
         self.labels, self.owner = linear.examples.labels, linear.examples.owner
 
     def at(self, row: Tensor, by_task: Tensor, delta: Tensor, moved: Tensor) -> _Subsets:
-        """Everything that is known of subsets at some updates."""
+        """State of subsets at some updates."""
         gradient, value = self.with_gradient(delta, moved, by_task)
         return _Subsets(row, by_task, delta, moved, gradient, value, [], [])
 
@@ -205,7 +205,7 @@ class _Problem:
 
 @dataclass
 class _Subsets:
-    """What is known of the subsets that are not done: a row each."""
+    """State of the subsets that have not converged, one row each."""
 
     row: Tensor
     by_task: Tensor
@@ -231,7 +231,7 @@ class _Subsets:
 
 
 def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:
-    """Run L-BFGS on all subsets together, and Newton's method on each of those that it does not bring to an end.
+    """Run L-BFGS on all subsets together, then Newton's method on each that has not converged.
 
     Subsets start from the solution of the one with the weights ``start``, (1, K).
     """

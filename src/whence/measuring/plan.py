@@ -100,7 +100,8 @@ def _given(design: object, n: int | None, names: tuple[str, ...] | None) -> tupl
             "The 'design' parameter of measure must be a design, or an array of subsets with a row per subset and a "
             f"column per task. Got shape {rows.shape} instead."
         )
-    named = columns if subsets is None else getattr(design, "task_names", columns)
+    named = None if subsets is None else getattr(design, "task_names", None)
+    named = columns if named is None else named
     if named is None:
         found = as_names(names, "task", rows.shape[1])
     else:

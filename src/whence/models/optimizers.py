@@ -62,7 +62,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
-        """What it divides a gradient by at the current step of a run, (d,); None if it takes gradients as they are."""
+        """What it divides a gradient by at the current step of a run, (d,); None if it does not rescale gradients."""
 
     @abstractmethod
     def first_steps(self, gradients: Tensor) -> Tensor:
@@ -317,7 +317,7 @@ def like(factor: Tensor, gradient: Tensor, *, stacked: bool) -> Tensor:
 
 
 def _taken(param: Tensor) -> Tensor:
-    """The gradient of a parameter, which has none from then on."""
+    """The gradient of a parameter, which is then cleared."""
     import torch
 
     gradient, param.grad = param.grad, None
@@ -325,7 +325,7 @@ def _taken(param: Tensor) -> Tensor:
 
 
 def _moved(backward: Backward, params: list[Tensor], moves: list[Tensor]) -> None:
-    """Take the gradient where the moves lead, and put the parameters back where they were."""
+    """Take the gradient at the moved parameters, and restore the parameters."""
     import torch
 
     with torch.no_grad():

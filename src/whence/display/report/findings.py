@@ -112,7 +112,7 @@ def collect(
 
 
 def _best_predicted(model: Model, seed: int) -> Model:
-    """The model itself, or of very many targets one of those that it predicts best."""
+    """The model, reduced to the targets that it predicts best if there are very many."""
     runs = model.outcomes
     if runs.n_targets <= PAGE_TARGETS:
         return model
@@ -152,7 +152,7 @@ def _runs(model: Model) -> Document:
 
 
 def _total(runs: Outcomes) -> float | None:
-    """What the weights of every run add up to, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
+    """Common sum of the weights of every run, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
     totals = runs.subsets.sum(1)
     if runs.is_binary or np.ptp(totals) > SAME_TOTAL * np.median(totals):
         return None
@@ -248,7 +248,7 @@ def _pairs_of_targets(pairs: Attribution) -> list[Document]:
 
 
 def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[NDArray[np.intp], NDArray[np.intp], int]]:
-    """The tasks of the matrix in order, and the pairs to send: all, or of many tasks those that interact most.
+    """The tasks of the matrix in order, and the pairs to send: all, or the strongest if there are many tasks.
 
     Every task beyond the matrix keeps its strongest partners.
     """
@@ -283,7 +283,7 @@ def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> Document:
 
 
 def _held_out(model: Model, known: list[Facts]) -> list[Document]:
-    """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
+    """For each target, the held-out runs, their predictions, and the errors in stds."""
     predicted, std = model.held_out()
     least = rounding(model.outcomes.values)
     found = []
@@ -316,7 +316,7 @@ def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCu
 
 
 def _methods(model: Model) -> list[Document]:
-    """Every surrogate tried, its weight and cross-validated scores per target; what is used first, then the best."""
+    """Every surrogate tried, with its weight and cross-validated scores per target; the used ones first."""
     rows: dict[str, Document] = {}
     for part in model.parts:
         for trial in part.trials:
@@ -340,7 +340,7 @@ def _methods(model: Model) -> list[Document]:
 
 
 def _weight(part: Part, name: str) -> Floats | float:
-    """Weight of a surrogate for the targets of a part, 0 where it was left out; NaN of what has none to be given."""
+    """Weight of a surrogate for the targets of a part: 0 if it was left out, NaN if weights do not apply."""
     without = name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) or isinstance(part.surrogate, MeanOfTargets)
     return np.nan if without else part.weights.get(name, 0.0)
 
