@@ -350,7 +350,7 @@ def test_runs_of_a_quarter_of_the_steps_are_offered_where_nothing_else_fits():
     method, why = recommend(dear, WORK, 500, 10)
     assert method == "merge"
     assert "a quarter of the steps and by outputs" in why
-    assert "it costs 6.4 true runs, where as it is it costs 28" in why
+    assert "it costs 6.4 true runs instead of 28" in why
     method, why = recommend(dear, WORK, 500, 6)
     assert (method, why) == ("retrain", "no estimate fits the budget: spend it on 6 true runs.")
     assert "exceed the budget" in recommend(dear, WORK, 500, 2)[1]  # too few to fit anything to
@@ -525,7 +525,7 @@ def test_a_design_and_a_file_of_subsets_are_taken(folder):
         (["exp.py:problem", "--method", "merge"], "Say where the estimates go, as in -o cheap/."),
         (
             ["exp.py:without_recipe", "--method", "merge", "-o", "cheap"],
-            "The method 'merge' trains: return a recipe beside the problem, (problem, recipe).",
+            "The method 'merge' needs a recipe to train with: return (problem, recipe).",
         ),
         (["exp.py:problem", "--method", "one-step", "-d", "fixed:9", "-o", "cheap"], "9"),
         (["exp.py:problem", "--method", "one-step", "-o", "cheap", "--truth", "none.csv"], "none.csv"),

@@ -298,7 +298,7 @@ def test_every_rule_is_compared_with_true_leave_one_out_runs(tables):
         for kind in ("pearson", "spearman"):
             assert found[name][kind] == pytest.approx(loo_correlation(scores, loo, kind=kind).mean)
     assert found["Shapley"]["pearson"] > 0.95
-    assert "Attribution beside true leave-one-out changes" in run(*options).stdout
+    assert "Attribution compared with true leave-one-out changes" in run(*options).stdout
 
 
 def test_leave_one_out_runs_that_lack_a_task_are_refused_before_any_fit(tables, monkeypatch):

@@ -779,7 +779,7 @@ def test_vectors_that_saw_all_tasks_are_not_those_of_other_tasks(tmp_path):
     model, (tasks, target) = make("mlp"), data()
     fewer = {name: tasks[name] for name in ("task 0", "task 1", "task 2")}
     _ = TaskVectors(Problem(model, fewer, target), RECIPE, path=tmp_path, background=0.5).vectors
-    with pytest.raises(InputError, match=r"saw all tasks there were, which differ in: task 3\. Use another folder"):
+    with pytest.raises(InputError, match=r"were trained with all tasks, and these differ: task 3\. Use another folder"):
         _ = TaskVectors(Problem(model, tasks, target), RECIPE, path=tmp_path, background=0.5).vectors
     with pytest.raises(InputError, match=r"are of something else: background \(no longer there\)"):
         _ = TaskVectors(Problem(model, fewer, target), RECIPE, path=tmp_path).vectors

@@ -96,7 +96,7 @@ def test_the_start_has_every_task_in_and_out():
         ({"size": 9}, "from 1 to 6"),
         ({"include": ["a"], "exclude": ["a"]}, "both included and excluded"),
         ({"include": ["zz"]}, "zz"),
-        ({"costs": {"a": 1}}, "Costs and a limit go together"),
+        ({"costs": {"a": 1}}, "Costs need a limit, and a limit needs costs"),
         ({"costs": {"a": 5}, "max_cost": 1, "include": ["a"]}, "No subset meets the constraints"),
         ({"bounds": {"a": (0, 1)}}, "give mixture=True too"),
         ({"mixture": True, "size": 2}, "tasks that are in or out"),

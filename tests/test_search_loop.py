@@ -226,7 +226,7 @@ def test_the_command_answers_as_text_and_as_json(home):
     limits = ["--budget", "9", "--maximize", "score", "--engine", "inline", "--max-size", "4", "--exclude", "e"]
     done = whence_search("exp.py:train", *limits, "-o", "run", "--no-stop")
     assert done.exit_code == 0, done.output
-    assert "Best of those that were run" in done.stdout
+    assert "Best measured" in done.stdout
     again = whence_search("exp.py:train", *limits, "-o", "run", "--no-stop", "--json")
     document = json.loads(again.stdout)
     assert len(document["runs"]) == 9

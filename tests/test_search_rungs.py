@@ -93,5 +93,5 @@ def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(
 
 
 def test_a_problem_without_a_recipe_cannot_be_searched():
-    with pytest.raises(InputError, match="give a recipe beside the problem"):
+    with pytest.raises(InputError, match=r"needs a recipe for them: give \(problem, recipe\)"):
         whence.search(problem()[0])

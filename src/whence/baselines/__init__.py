@@ -15,18 +15,18 @@ units of the measured loss, for the same evaluation, attribution and selection a
     ekfac.py         factors of the curvature of layers   mixing.py        R-hat and effective draws
     scores.py        what comes out
 
-What all of them take; the docstring of each has what is its own:
+Common parameters:
 
     problem : Problem
-        With the model as trained on all tasks. Scores are of the loss, whatever the problem's metrics.
+        With the model trained on all tasks. Scores are always about the loss.
     weighting : {"sample", "task"}
         Whether all examples of the tasks count equally in the loss, as in a `whence.Recipe` by default, or all tasks
-        do, as in the paper. It should be that of the training.
+        do, as in the paper. It should be the same as in training.
     normalized : bool
-        Whether a task that is left out leaves its weight to the others, as in a mean of losses; not so in a sum.
-        (Not of TRAK, whose publication does not have it.)
+        Whether the weight of a task that is left out goes to the others, as in a mean of losses (True), or not, as in a
+        sum. TRAK, as published, does not have it.
     seed : int
-        Of what is random: projections, sketches, batches, chains.
+        For projections, sketches, batches and chains.
 
 Linear datamodels, tuned and untuned, are `whence.AdditiveSurrogate` itself, fitted to runs.
 """

@@ -42,18 +42,10 @@ Basis = tuple[Tensor, Tensor | None]  # U (p, p) and V (q, q), of which None is 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """What the gradients (p, q) of a block are made of, Σₜ movingₜ fixedₜᵀ, for b examples and c columns of R.
+    """Factors of the gradients (p, q) of a block, Σₜ movingₜ fixedₜᵀ, for b examples and c columns of R."""
 
-    Attributes
-    ----------
-    moving : tensor of shape (c, b, t, p)
-        Gradients by what comes out of the layer.
-    fixed : tensor of shape (b, t, q), or (b, t) of integers
-        What goes in; integers are the places of ones.
-    """
-
-    moving: Tensor
-    fixed: Tensor
+    moving: Tensor  # (c, b, t, p): gradients by the output of the layer
+    fixed: Tensor  # (b, t, q): inputs of the layer; or (b, t), integers: the places of ones
 
 
 Batches = Iterator[tuple[dict[Block, Sides], Tensor]]  # sides of every block, and the weights (b,) of the examples

@@ -123,9 +123,9 @@ class JointScores(OutcomeFn):
     Parameters
     ----------
     problem : Problem
-        Scores are of its loss, and so are the outcomes, whatever other metrics it has.
+        Scores and outcomes are about its loss, even if it has other metrics.
     recipe : Recipe
-        That of the runs to be estimated.
+        Recipe of the runs to be estimated.
     method : {"influence", "trak", "tracin", "source", "bif"}
         Which baseline; see `whence.baselines`.
     at : float or sequence of float, optional
@@ -231,7 +231,7 @@ class JointScores(OutcomeFn):
 
     @cached_property
     def scores(self) -> Scores:
-        """The score of every task; found when first asked for."""
+        """The score of every task; computed on first use."""
         kind, problem = KINDS[self.method], self.problem
         if self.examples is not None:
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
@@ -273,7 +273,7 @@ class JointScores(OutcomeFn):
             for point in (point for point in given if point.loss > start / LEARNED):
                 warnings.warn(
                     f"The checkpoint after {point.step} steps is worse on the tasks than the model itself (loss "
-                    f"{point.loss:.3g} and {start:.3g}): is it of a run of this model on these tasks?",
+                    f"{point.loss:.3g} and {start:.3g}): is it from a run of this model on these tasks?",
                     DataWarning,
                     stacklevel=2,
                 )

@@ -19,22 +19,12 @@ Spectral = Callable[[Tensor], Tensor]  # a function of eigenvalues
 
 @dataclass(frozen=True)
 class Solved:
-    """Solutions of linear systems.
+    """Solutions of linear systems."""
 
-    Attributes
-    ----------
-    vectors : tensor of shape (r, d)
-    residual : float
-        Largest norm of what is left of a right-hand side, relative to it.
-    steps : int
-    indefinite : bool
-        Whether a direction of no or negative curvature was met, beyond which the solution was not followed.
-    """
-
-    vectors: Tensor
-    residual: float
+    vectors: Tensor  # (r, d)
+    residual: float  # largest norm of a residual, relative to its right-hand side
     steps: int
-    indefinite: bool = False
+    indefinite: bool = False  # whether the iteration stopped at a direction of zero or negative curvature
 
 
 def conjugate_gradients(product: Product, right: Tensor, *, tol: float, max_steps: int) -> Solved:

@@ -12,7 +12,7 @@ from whence.arrays import Floats
 
 
 def r_hat(draws: Floats) -> Floats:
-    """Ratio of the spread of all draws to that within chains, (P,); 1 where chains agree.
+    """Ratio of the spread of all draws to that within chains, (P,); 1 if chains agree.
 
     Parameters
     ----------

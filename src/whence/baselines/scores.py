@@ -1,6 +1,6 @@
 """What a baseline gives: one coefficient per task and target, as an additive surrogate that knows their names.
 
-A coefficient is the change of the target's loss to be expected when the task is in, so that helpful tasks have negative
+A coefficient is the change of the target's loss to be expected when the task is in, so helpful tasks have negative
 ones, and the prediction for all tasks together is the loss of the model as it is. The evaluator, attribution, plots and
 selection take the result like any other surrogate.
 """
@@ -57,17 +57,9 @@ def scores_of(
     std: Tensor | None = None,
     diagnostics: Mapping[str, object] | None = None,
 ) -> Scores:
-    """Scores with these coefficients (K, T), at the level of the model's own losses.
+    """Scores with these coefficients (K, T) and standard errors, at the level of the model's own losses.
 
-    Parameters
-    ----------
-    problem : Problem
-        What the scores are of.
-    coef, std : tensor of shape (K, T)
-        Change of each target's loss by each task, and how sure that is.
-    method : str
-        How to call it in an error.
-    diagnostics : dict, optional
+    ``method`` is its name in errors.
     """
     values = coef.double().cpu().numpy()
     if not np.isfinite(values).all():

@@ -71,10 +71,6 @@ def source_scores(
         Examples of each task, drawn at random, that the curvature is taken from; by default all. Gradients are always
         those of all.
 
-    Returns
-    -------
-    Scores
-
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}

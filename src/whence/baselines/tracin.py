@@ -49,10 +49,6 @@ def tracin_scores(
     rank : int, optional
         Sketch gradients to this many numbers, if those of all tasks and targets do not fit into memory.
 
-    Returns
-    -------
-    Scores
-
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}

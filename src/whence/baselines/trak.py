@@ -57,10 +57,6 @@ def trak_scores(
         Penalty λ, as a share of the mean eigenvalue; directions without features count nothing if it is 0.
         With nearly as many directions as examples, 1.0 predicts true runs far better than the published 0.
 
-    Returns
-    -------
-    Scores
-
     Examples
     --------
     >>> tasks = {"low": (torch.ones(1, 1), torch.zeros(1)), "high": (torch.ones(1, 1), torch.full((1,), 2.0))}
@@ -87,7 +83,7 @@ def trak_scores(
         gradients, means = _means(member.tasks, member.tasks.examples.owner, gradex.loss)
         left, _ = _means(member.targets, problem.query_owner, gradex.loss)
         if kernel == "tasks":
-            # Slope and feature are averaged each for itself.
+            # Slopes and features are averaged separately.
             slopes = _mean_slopes(member.tasks, gradex.loss)
             gradients = torch.einsum("kc,kcr->kr", slopes, means)
             gram = torch.einsum("k,kcr,kcs->rs", shares, means, means)

@@ -1,9 +1,8 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
 Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
-`on_runs` makes commands of; the others are commands of their own, in a file of their name. arguments.py declares the
-options, shell.py prints answers and errors. Whatever is slow to import is imported by the verb that needs it, so that
-``whence --help`` is immediate.
+`on_runs` turns into commands; each other command has its own file. arguments.py declares the options, shell.py prints
+answers and errors. Slow imports happen inside the verb that needs them, so ``whence --help`` is immediate.
 """
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".

@@ -2,7 +2,7 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
@@ -16,6 +16,8 @@ from whence.display.pages import SCORES
 from whence.errors import InputError
 
 if TYPE_CHECKING:
+    from whence.arrays import Floats
+    from whence.measuring.outcome_fn import OutcomeFn
     from whence.outcomes import Outcomes
     from whence.surrogates.peers import Method
 
@@ -80,15 +82,16 @@ def benchmark(
 def _method(text: str, seed: int) -> "Method":
     """The method that an argument names."""
     from whence.measuring.functions import load_function
+    from whence.measuring.outcome_fn import as_outcome_fn
     from whence.surrogates.peers import fitting, peers
 
     if ":" not in text:
         return peers([text], seed)[text]
-    found: Any = load_function(text)[0]
+    found = load_function(text)[0]
     if callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None)):
         return fitting(found, seed)
     if callable(found) or callable(getattr(found, "batch", None)):
-        return partial(_Estimates, found)
+        return partial(_Estimates, as_outcome_fn(found))
     raise InputError(
         f"{text} must be a regressor with fit and predict, or an outcome function. Got {type(found).__name__} instead."
     )
@@ -97,14 +100,16 @@ def _method(text: str, seed: int) -> "Method":
 class _Estimates:
     """A model that learns nothing from runs: what an outcome function says of each subset, target by target."""
 
-    def __init__(self, outcome_fn: Any, train: "Outcomes") -> None:
+    def __init__(self, outcome_fn: "OutcomeFn", train: "Outcomes") -> None:
         self.outcome_fn, self.task_names, self.target_names = outcome_fn, train.task_names, train.target_names
 
-    def predict(self, subsets: Any) -> Any:
+    def predict(self, subsets: "Floats") -> "Floats":
         from whence.datasets.leaderboard import averaged
 
-        options: dict[str, Any] = {"tasks": self.task_names, "seeds": 1, "engine": "inline", "progress": False}
-        found, wanted = whence.measure(self.outcome_fn, subsets, **options), self.target_names
+        wanted = self.target_names
+        found = whence.measure(
+            self.outcome_fn, subsets, tasks=self.task_names, seeds=1, engine="inline", progress=False
+        )
         if set(wanted) <= set(found.target_names):
             return found.targets(wanted).values
         if len(wanted) == 1:

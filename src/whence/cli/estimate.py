@@ -127,7 +127,7 @@ def _problem(text: str) -> Setup:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, Any], Page]:
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, object], Page]:
     from whence.ladder.probes import price_of_runs, probe
 
     work = workload(given)
@@ -196,7 +196,7 @@ def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     return [
         title("What to do with a budget of true runs"),
         table(columns, rows, left=["estimates to fuse"]),
-        remark("prices are those of the runs of a budget side by side; LDS: of the problems in results/scores.md"),
+        remark("prices: with the runs of the budget side by side; LDS: measured on the problems in results/scores.md"),
     ]
 
 
@@ -206,7 +206,7 @@ def _evidence(lds: "tuple[float, float, float] | None") -> str:
 
 
 def _enough(n_tasks: int) -> int:
-    """Default number of subsets to estimate: all that have a task, if these are fewer."""
+    """Default number of subsets to estimate, or all nonempty subsets if there are fewer."""
     return min(SUBSETS, (1 << min(n_tasks, 16)) - 1)
 
 
@@ -243,7 +243,7 @@ def _estimates(
     truth: Path | None,
     seed: int,
     accept_change: bool,
-) -> tuple[dict[str, Any], Page]:
+) -> tuple[dict[str, object], Page]:
     from whence.measuring.engine import Workers
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
@@ -251,7 +251,7 @@ def _estimates(
 
     if output is None:
         raise InputError(f"Say where the estimates go, as in -o {_folder(method)}/.")
-    # Beside the run folder: true runs may ask for vectors before the run is begun.
+    # Next to the run folder: true runs may need vectors before the run begins.
     options: dict[str, Any] = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
     options |= {} if method == "retrain" else {"seed": seed}
     estimator = as_outcome_fn(make_estimator(given, method, **options))
@@ -282,7 +282,7 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
 
 def _told(
     ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float
-) -> tuple[dict[str, Any], Page]:
+) -> tuple[dict[str, object], Page]:
     from whence.measuring.display import summary
 
     document = {

@@ -89,7 +89,7 @@ def evaluate(
     return Answer(document, page)
 
 
-def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, Any]:
+def _document(found: "Comparison", ceiling: "Ceiling") -> dict[str, object]:
     """Return scores, paired differences of the first method from the others, and the noise ceiling."""
     first, *others = found.methods
     scores = found.to_frame().reset_index().to_dict("records")
@@ -153,7 +153,7 @@ def _rules_page(rules: list[dict[str, Any]], n_targets: int) -> Page:
     rows: list[Row] = [[row["rule"], number(row["pearson"]), number(row["spearman"])] for row in rules]
     over = f", mean over {n_targets} targets" if n_targets > 1 else ""
     return [
-        title(f"Attribution beside true leave-one-out changes{over}"),
+        title(f"Attribution compared with true leave-one-out changes{over}"),
         table(["rule", "correlation", "rank correlation"], rows),
         remark("correlation: over tasks, of scores with the true change when the task is left out"),
     ]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.hf import Finetuned, Prepared
+    from whence.hf.sources import Leak, Source
     from whence.models.recipe import Recipe
 
 TRAINING, ADAPTER, TEXT, RUNNING = "How runs are trained", "The adapter", "How examples are written", "Where it runs"
@@ -115,6 +116,7 @@ def finetune(
     "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
     The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
     """
+    import whence
     from whence import hf
 
     with redirect_stdout(sys.stderr):
@@ -146,14 +148,14 @@ def finetune(
             page += _verified_page(frame, verify)
             document["verified"] = frame.to_dict("records")
         place = output / "report.html"
-        _report(found, place, seed)
+        whence.report(found.model, place, seed=seed)
         document["report"] = str(place)
         page.append(Text(f"Written to {place}: open it in a browser."))
     Answer(document, page).print(as_json=as_json)
 
 
-def _prepared(model: Path, sources: Any, targets: Any, *, template: str | None, max_length: int | None,
-              per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
+def _prepared(model: Path, sources: "list[Source]", targets: "list[Source]", *, template: str | None,
+              max_length: int | None, per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
     from whence import hf
     from whence.icl import Template
     from whence.icl.language import import_transformers
@@ -165,7 +167,7 @@ def _prepared(model: Path, sources: Any, targets: Any, *, template: str | None, 
 
 
 def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
-    """Once over all sources, where the number of steps is not given; the rate rises at first, and falls to 0."""
+    """By default one pass over all sources; the rate rises at first, then falls to 0."""
     import whence
 
     examples = sum(len(rows.rows) for rows in prepared.tasks)
@@ -175,16 +177,10 @@ def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int)
     )
 
 
-def _report(found: "Finetuned", place: Path, seed: int) -> None:
-    import whence
-
-    whence.report(found.model, place, seed=seed)
-
-
 # ---- what is printed -------------------------------------------------------------------------------------
 
 
-def _document(found: "Finetuned", prepared: "Prepared", leaks: list[Any]) -> dict[str, Any]:
+def _document(found: "Finetuned", prepared: "Prepared", leaks: "list[Leak]") -> dict[str, object]:
     chosen = found.chosen
     return {
         "plan": {**found.plan.prices, "true runs": found.plan.n_true},
@@ -232,7 +228,7 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
 
 
 def _places(frame: "pd.DataFrame") -> int:
-    """Decimals for intervals of all widths: one wide one should not hide what the others tell apart."""
+    """Decimals for intervals of all widths: a single wide one must not reduce the digits of the others."""
     import numpy as np
 
     widths = (frame["high"] - frame["low"]).clip(lower=1e-12)

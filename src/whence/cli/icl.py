@@ -228,7 +228,7 @@ def _scorer(text: str) -> Any:
 
 
 def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, open_answers: bool) -> None:
-    """Refuse labels that are no classes: nearly every example has its own."""
+    """Refuse labels that are not classes: nearly every example has its own."""
     labels = {example.label for example in examples}
     if not open_answers and words is None and len(examples) > 8 and len(labels) > len(examples) / 2:
         raise InputError(
@@ -259,7 +259,7 @@ def _words(given: args.Names) -> dict[str, str] | None:
 # ---- what is printed -------------------------------------------------------------------------------------
 
 
-def _document(found: "Recommendation", n_held_out: int) -> dict[str, Any]:
+def _document(found: "Recommendation", n_held_out: int) -> dict[str, object]:
     queries = found.prompts.queries
     return {
         "demonstrations": found.to_frame().to_dict("records"),
@@ -334,7 +334,7 @@ def _pairs_page(pairs: "pd.DataFrame") -> Page:
 
 
 def _doubts_said(found: "Recommendation") -> str:
-    """What the model says of the labels, in a sentence."""
+    """A sentence on labels that the model doubts."""
     if found.doubts is None:
         return ""
     agrees = f"asked after prompts of others, the model gives {share(found.doubts.agreement)} of them their own label"
@@ -393,6 +393,6 @@ def _explained_page(found: "Recommendation") -> Page:
 
 
 def _short(text: str) -> str:
-    """A text in one line, cut where it is long."""
+    """A text in one line, shortened."""
     line = " ".join(text.split())
     return line if len(line) <= MOST_LETTERS else f"{line[: MOST_LETTERS - 1]}…"

@@ -19,6 +19,9 @@ from whence.display.pages import ceiling_in_words
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from whence.designs import Design
     from whence.outcomes.ledger import Ledger
 
 MOST_FAILURES = 5
@@ -112,8 +115,10 @@ def measure(
         workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
         began = time.monotonic()
         try:
-            how: Any = {"retry": retry, "keep_going": keep_going, "accept_change": accept_change}
-            ledger = carry_out(plan, outcome_fn, output, workers, **how, progress=True)
+            ledger = carry_out(
+                plan, outcome_fn, output, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
+                progress=True,
+            )  # fmt: skip
         except KeyboardInterrupt:
             _report_stop(output)
             raise
@@ -123,7 +128,7 @@ def measure(
         raise typer.Exit(1)
 
 
-def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> Any:
+def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> "Design | pd.DataFrame":
     """Return the design of a text, or the subsets of a file."""
     from whence.designs import parse_design
     from whence.outcomes.cells import read_subsets
@@ -161,7 +166,7 @@ def _failures(ledger: "Ledger") -> list[dict[str, Any]]:
     ]
 
 
-def _document(ledger: "Ledger", folder: Path) -> dict[str, Any]:
+def _document(ledger: "Ledger", folder: Path) -> dict[str, object]:
     return {
         "folder": str(folder),
         "rows": ledger.status.size,

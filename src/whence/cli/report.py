@@ -35,14 +35,13 @@ def report(
     found = collect(model, rule=rule, weights=goal or None, seed=seed)
     write_page(found, output)
     size = output.stat().st_size
-    answers = {target["name"]: _sentences(target["answer"]) for target in found["targets"]}
+    answers = {
+        target["name"]: ["".join(text for text, _ in target["answer"][kind]) for kind in ("subset", "tasks")]
+        for target in found["targets"]
+    }
     page: Page = [*model_page(model), Text("")]
     page += [Text(sentence) for sentence in next(iter(answers.values()))]
     if len(answers) > 1:
         page.append(remark(f"and {counted(len(answers) - 1, 'more target')} in the page."))
     page += [Text(""), Text(f"Written to {output} ({size / 1000:.0f} kB): open it in a browser.")]
     return Answer({"report": str(output), "bytes": size, "answers": answers}, page)
-
-
-def _sentences(answer: dict[str, list[tuple[str, str]]]) -> list[str]:
-    return ["".join(text for text, _ in answer[kind]) for kind in ("subset", "tasks")]

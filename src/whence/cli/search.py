@@ -149,19 +149,21 @@ def search(
     Answer(_document(answer), _page(answer, str(output))).print(as_json=as_json)
 
 
-def _problem_of(found: Any) -> Any:
+def _problem_of(found: object) -> Any:
     """Return the problem of a function without arguments that returns one; anything else unchanged."""
     import inspect
 
     function = getattr(found, "function", found)
+    if not callable(function) or hasattr(function, "batch"):
+        return found
     try:
-        wants = inspect.signature(function).parameters if callable(function) else None
+        wants = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        wants = None
-    return function() if wants is not None and not wants and not hasattr(function, "batch") else found
+        return found
+    return found if wants else function()
 
 
-def _document(found: "SearchResult") -> dict[str, Any]:
+def _document(found: "SearchResult") -> dict[str, object]:
     frame = found.to_frame()
     return {
         "goal": found.goal,
@@ -182,6 +184,6 @@ def _document(found: "SearchResult") -> dict[str, Any]:
 
 def _page(found: "SearchResult", folder: str) -> Page:
     where = shlex.quote(folder)
-    more = [remark("next: look at all of it, or ask anything else"), command(f"  {where}/report.html"),
+    more = [remark("next: see the whole report, or ask another question"), command(f"  {where}/report.html"),
             command(f"  whence attribute {where}")]  # fmt: skip
     return [*found.page(), *more]

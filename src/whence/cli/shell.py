@@ -1,7 +1,7 @@
 """What surrounds every verb: its answer, printed as tables or as JSON, and what the user can fix, in one line.
 
-Notes and errors go to stderr. Messages of the library know which parameters they speak of; here these are spelled as
-the flags of the verb that is running.
+Notes and errors go to stderr. Messages of the library carry their parameters, which are shown here as the flags of the
+running verb.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTRAS = {"torch": "torch", "safetensors": "torch", "transformers": "hf", "ray":
 class Answer(NamedTuple):
     """What a verb found: a document for programs and a page for people."""
 
-    document: Mapping[str, Any]
+    document: Mapping[str, object]
     page: Page
 
     def print(self, *, as_json: bool) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def leaderboard(
     methods : mapping of str to callable
         From runs to a model with ``predict``, as `whence.fit`.
     names : sequence of str, or mapping of str to Outcomes, optional
-        Data sets, or tables of your own by name; all data sets where not given.
+        Data sets, or tables of your own by name; by default all data sets.
     sizes : sequence of int
         Distinct subsets to learn from; a data set with fewer than twice as many is left out.
     n_splits : int
@@ -82,13 +83,12 @@ def leaderboard(
     jobs = [(name, size) for name in tables for size in sizes if 2 * size <= len(tables[name].distinct()[0])]
     if not jobs:
         raise InputError("No data set has twice as many subsets as are to be learned from. Ask for a smaller size.")
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for name, size in track(jobs, "Scoring"):
-        options: dict[str, Any] = {"n_splits": n_splits, "train_size": size, "seed": seed}
+        split = partial(repeated_splits, methods=methods, n_splits=n_splits, train_size=size, seed=seed)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
-            found = repeated_splits(tables[name], methods, **options).to_frame()
-            of_mean = repeated_splits(averaged(tables[name]), methods, **options).to_frame()
+            found, of_mean = split(tables[name]).to_frame(), split(averaged(tables[name])).to_frame()
         for method, row in found.iterrows():
             scores = {key: row[key] for key in ("residual_error", "coverage", "seconds", "failed", "message")}
             together = {"lds": row["lds"], "lds_of_mean": of_mean["lds"][str(method)]}

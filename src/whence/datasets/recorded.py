@@ -78,18 +78,10 @@ def load(name: str) -> Outcomes:
 def record(
     name: str, runs: Outcomes, title: str, command: str, *, machine: str | None = None, date: str | None = None
 ) -> None:
-    """Keep runs as a data set: values in single precision, how they were made, and the digest of the file.
+    """Save runs as a data set: values in single precision, how they were made, and the digest of the file.
 
-    Parameters
-    ----------
-    name : str
-    runs : Outcomes
-    title : str
-        What they are, in a sentence.
-    command : str
-        What makes them again.
-    machine, date : str, optional
-        Where and when they were made; here and today if not given.
+    ``title`` describes them in a sentence, and ``command`` makes them again. Machine and date are this machine and
+    today by default.
     """
     FOLDER.mkdir(exist_ok=True)
     machine, date = machine or platform.machine(), date or time.strftime("%Y-%m-%d")

@@ -15,7 +15,6 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -137,7 +136,7 @@ def true_index(truth: whence.Outcomes, members: Iterable[str]) -> float:
 class Findings:
     """What the demo found, in numbers, and which of its own checks it passed."""
 
-    numbers: dict[str, Any]
+    numbers: dict[str, object]
     checks: dict[str, bool]
 
     @property
@@ -145,7 +144,7 @@ class Findings:
         """Whether it passed all of them."""
         return all(self.checks.values())
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, object]:
         """Return both, and the verdict, for JSON."""
         return {**self.numbers, "checks": self.checks, "passed": self.passed}
 
@@ -226,7 +225,7 @@ def seen_and_unseen(truth: whence.Outcomes, seed: int) -> tuple[whence.Outcomes,
     return truth.rows(seen), truth.rows(np.setdiff1d(np.arange(truth.n_runs), seen))
 
 
-def _standing(truth: whence.Outcomes, subset: Floats) -> dict[str, Any]:
+def _standing(truth: whence.Outcomes, subset: Floats) -> dict[str, float]:
     """The true accuracy of a subset, and its rank among all of its size."""
     peers = truth.values[truth.subsets.sum(1) == subset.sum(), 0]
     accuracy = float(truth.values[(truth.subsets == subset).all(1), 0][0])
@@ -294,7 +293,7 @@ def _pairs_page(pairs: Attribution) -> Page:
     ]
 
 
-def _picks_page(picks: dict[str, Selection], chosen: dict[str, dict[str, Any]]) -> Page:
+def _picks_page(picks: dict[str, Selection], chosen: dict[str, dict[str, float]]) -> Page:
     rows: list[Row] = [
         [name, ", ".join(pick.tasks), number(pick.value, 3), number(chosen[name]["accuracy"], 3),
          f"{chosen[name]['rank']} of {chosen[name]['of']}"]

@@ -32,7 +32,7 @@ class Estimated:
 def estimate(
     groups: dict[str, Examples], test: Examples, truth: whence.Outcomes, seconds_trained: float
 ) -> Estimated | None:
-    """Estimate the accuracy of every subset from gradients, or return None where torch is not installed."""
+    """Estimate the accuracy of every subset from gradients, or return None if torch is not installed."""
     if find_spec("torch") is None:
         return None
     import torch
@@ -67,7 +67,7 @@ def page(found: Estimated | None) -> Page:
         table(["from", "time", "rank correlation with the truth"], rows),
         Text(
             "GradEx linearises the model where it starts, and solves a small convex problem for each subset, all "
-            "together. This model is linear, so that little is lost; where a model learns features, "
+            "together. This model is linear, so little is lost; where a model learns features, "
             "whence.GradEx.along follows one true run."
         ),
     ]

@@ -1,7 +1,7 @@
 """Lines and tables: what a page is made of, and the terminal that prints it.
 
 :mod:`whence.display.pages` builds pages of results from these. A colour always comes with its word, and where output
-goes to a pipe or a file, tables are plain text as wide as they need to be, so that no name is cut.
+goes to a pipe or a file, tables are plain text as wide as they need to be, so no name is cut.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class Terminal(Console):
             self.print(part, soft_wrap=isinstance(part, Text) and part.no_wrap is True)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return the segments of what is printed, with what a terminal would obey spelled out."""
+        """Return the segments to print, with control characters escaped."""
         for segment in super().render(renderable, options):
             shown = segment.text if segment.control else safe_text(segment.text)
             yield segment if shown == segment.text else Segment(shown, segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Raise, where rich would end the program."""
+        """Raise; rich would end the program."""
         raise BrokenPipeError
 
 
@@ -101,7 +101,7 @@ def table(columns: Sequence[str], rows: Iterable[Row], *, left: Sequence[str] = 
 
 
 def _safe(cell: str | Text) -> str | Text:
-    """Cell in which nothing is obeyed; before its width is measured."""
+    """Cell with control characters escaped, before its width is measured."""
     if isinstance(cell, str):
         return safe_text(cell)
     shown = safe_text(cell.plain)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import singledispatch
 from html import escape
-from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -47,7 +46,7 @@ def page_html(page: Iterable[RenderableType]) -> str:
     return f"<div>{''.join(parts)}</div>"
 
 
-def _line(part: Any) -> str:
+def _line(part: RenderableType) -> str:
     if not str(part).strip():
         return ""
     style = _style(part)
@@ -55,7 +54,7 @@ def _line(part: Any) -> str:
 
 
 def _table(part: Table) -> str:
-    def cell(tag: str, content: Any, justify: str) -> str:
+    def cell(tag: str, content: RenderableType, justify: str) -> str:
         style = f"text-align:{'left' if justify == 'left' else 'right'}"
         return f'<{tag} style="{style}"><span{_style(content)}>{escape(str(content))}</span></{tag}>'
 
@@ -69,7 +68,7 @@ def _table(part: Table) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _style(content: Any) -> str:
+def _style(content: RenderableType) -> str:
     style = STYLES.get(str(content.style), "") if isinstance(content, Text) else ""
     return f' style="{style}"' if style else ""
 
@@ -78,7 +77,7 @@ def _style(content: Any) -> str:
 
 
 @singledispatch
-def html_of(result: Any) -> str:
+def html_of(result: object) -> str:
     """Return a result as HTML."""
     return page_html([Text(str(result))])
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 MISSING = "–"
 
 
-def decimals(step: Any) -> int:
+def decimals(step: ArrayLike) -> int:
     """Return how many decimals show one or two digits of a typical step, such as the std of what is shown.
 
     Two where the step starts with 1, 2 or 3, and one where that is precise enough.
@@ -73,7 +76,7 @@ def amount(value: float) -> str:
     return f"{value:.3g}"
 
 
-def to_json(document: Mapping[str, Any]) -> str:
+def to_json(document: Mapping[str, object]) -> str:
     """Return one JSON document, with null for NaN and infinity.
 
     >>> print(to_json({"lds": float("nan")}))
@@ -84,7 +87,7 @@ def to_json(document: Mapping[str, Any]) -> str:
     return json.dumps(plain(document), indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return a value that JSON can hold: arrays become lists, NaN and infinity become None."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

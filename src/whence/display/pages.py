@@ -7,8 +7,8 @@ and tables look.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
@@ -18,7 +18,9 @@ from whence.display.numbers import MISSING, amount, decimals, number, share, spa
 from whence.errors import counted
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
+    from numpy.typing import NDArray
 
     from whence.answers.attribution import Attribution
     from whence.answers.pareto import Front
@@ -72,7 +74,7 @@ def target_scores_page(frame: pd.DataFrame) -> Page:
     return [title("Each target"), table(columns, both_ends(cells, how="--json"), left=["surrogate"])]
 
 
-def scores_of(row: Mapping[Any, Any]) -> list[str]:
+def scores_of(row: Mapping[Hashable, float]) -> list[str]:
     """Return the cells of the columns of `SCORES`."""
     return [number(row["lds"]), number(row["residual_error"]), share(row["coverage"])]
 
@@ -133,7 +135,7 @@ def _mean_page(found: Attribution, targets: Sequence[str], *, heading: str, top:
     import numpy as np
 
     tasks = found.task_names
-    at: Any = np.arange(len(tasks))
+    at: NDArray[np.intp] | tuple[NDArray[np.intp], ...] = np.arange(len(tasks))
     names, words = list(tasks), ["task", "helps", "hurts"]
     if found.order == 2:
         at = np.triu_indices(len(tasks), 1)

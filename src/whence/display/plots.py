@@ -1,8 +1,8 @@
 """Plots for papers and notebooks: the pictures of the report as matplotlib axes.
 
-Every function takes a result of the library, draws on ``ax`` (a new figure if not given) and returns it, so that
-titles, limits and sizes are the caller's. Colours mean good and bad, not up and down: for a loss, a task that lowers
-it is drawn as one that helps. Needs the extra ``whence[plots]``.
+Every function takes a result of the library, draws on ``ax`` (by default a new figure) and returns it; the caller can
+then change titles, limits and sizes. Colours mean good and bad, not up and down: for a loss, a task that lowers it is
+shown as helpful. Needs the extra ``whence[plots]``.
 
 >>> import whence
 >>> S = whence.Exhaustive().draw(4)
@@ -13,7 +13,7 @@ it is drawn as one that helps. Needs the extra ``whence[plots]``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,7 +26,10 @@ from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 GOOD, BAD, DIM, INK = "#0a746f", "#b3441f", "#8b919c", "#1b1e25"
 MOST_EDGES = 40
@@ -219,7 +222,7 @@ def _axes(ax: Axes | None) -> Axes:
     return plt.subplots(layout="constrained")[1]
 
 
-def _place(found: Any, target: str | None) -> int:
+def _place(found: Attribution | Model, target: str | None) -> int:
     if target is None:
         return 0
     if target not in found.target_names:
@@ -232,7 +235,7 @@ def _open(ax: Axes) -> Axes:
     return ax
 
 
-def _cells(ax: Axes, goodness: Array, rows: Any, columns: Any) -> None:
+def _cells(ax: Axes, goodness: Array, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Coloured cells with names, from bad over white to good."""
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -245,6 +248,6 @@ def _cells(ax: Axes, goodness: Array, rows: Any, columns: Any) -> None:
     ax.tick_params(length=0)
 
 
-def _dots(ax: Axes, sure: Any) -> None:
+def _dots(ax: Axes, sure: NDArray[np.bool_]) -> None:
     at = np.argwhere(sure)
     ax.plot(at[:, 1], at[:, 0], "o", ms=3, color=INK, ls="none")

@@ -1,32 +1,26 @@
 """The page of prompts: the chosen prompt in full, its demonstrations with their texts, and the evidence, as HTML.
 
-What ``whence icl --report`` puts before the sections that all reports have. It is plain text in tables, so that it can
-be read, copied and printed without scripts; everything that comes from the data is escaped here.
+``whence icl --report`` puts it before the sections that all reports have. It is plain text in tables, which can be
+read, copied and printed without scripts; everything that comes from the data is escaped here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import Any
 
 from whence.display.layout import word
 from whence.display.numbers import decimals, number, share, span
 from whence.display.pages import NO_PAIRS
+from whence.display.report.packing import Document
 from whence.display.report.page import Insert
 from whence.errors import counted, safe_text
 
 MOST_QUERIES = 200  # explained in the page
 
 
-def prompt_insert(document: Mapping[str, Any]) -> Insert:
-    """What the page of a recommended prompt has beyond that of any surrogate.
-
-    Parameters
-    ----------
-    document : mapping
-        As ``whence icl --json`` prints it.
-    """
+def prompt_insert(document: Document) -> Insert:
+    """Additional sections of the page of a recommended prompt, from the document that ``whence icl --json`` prints."""
     sections = {
         "prompt": ("Prompt", "The prompt to use", _chosen(document)),
         "held-out": ("Held out", "On queries that it was not chosen by", _held_out(document)),
@@ -43,14 +37,14 @@ def prompt_insert(document: Mapping[str, Any]) -> Insert:
     return Insert(f"Which of {counted(n, 'demonstration')} to show", links, html)
 
 
-def _chosen(document: Mapping[str, Any]) -> str:
+def _chosen(document: Document) -> str:
     chosen = document["chosen"]
     names = ", ".join(chosen["demonstrations"])
     said = f"{names} ({chosen['order']})."
     return f'<p class="intro">{_text(said)}</p><pre class="prompt">{_text(chosen["prompt"])}</pre>'
 
 
-def _held_out(document: Mapping[str, Any]) -> str:
+def _held_out(document: Document) -> str:
     rows = [
         [row["prompt"], number(row["loss"], 3), share(row["accuracy"]), number(row["more_loss"], 3, signed=True),
          span(row["low"], row["high"], 3, signed=True)]
@@ -65,7 +59,7 @@ def _held_out(document: Mapping[str, Any]) -> str:
     return f"{table}<details><summary>{_text(summary)}</summary>{inside}</details>"
 
 
-def _demonstrations(document: Mapping[str, Any]) -> str:
+def _demonstrations(document: Document) -> str:
     ranked = document["demonstrations"]
     chosen, doubts = set(document["chosen"]["demonstrations"]), {row["name"]: row for row in document["doubts"]}
     places = decimals([row["std"] or row["score"] for row in ranked])
@@ -76,25 +70,23 @@ def _demonstrations(document: Mapping[str, Any]) -> str:
         for row in ranked
     ]  # fmt: skip
     intro = "The loss of prompts with it, less that of all: below 0 it helps. ● is in the chosen prompt."
-    doubtful = [row for row in document["doubts"] if row["doubtful"]]
+    texts = {row["name"]: row["text"] for row in ranked}
     told = "".join(
-        f'<p class="warning">{_text(_doubt(row, next(r for r in ranked if r["name"] == row["name"])))}</p>'
-        for row in doubtful
+        f'<p class="warning">{_text(row["name"])} may be mislabelled: it says {_text(row["label"])}, the model '
+        f"{_text(row['likelier'])}: “{_text(texts[row['name']])}”</p>"
+        for row in document["doubts"]
+        if row["doubtful"]
     )
     table = _table(["demonstration", "text", "label", "score", "90% interval", "verdict"], rows, text=3)
     return f'<p class="intro">{intro} {_text(document["doubts_said"])}</p>{told}{table}'
 
 
-def _label(row: Mapping[str, Any], doubts: Mapping[str, Mapping[str, Any]]) -> str:
+def _label(row: Document, doubts: dict[str, Document]) -> str:
     found = doubts.get(row["name"])
     return f"{row['label']} (or {found['likelier']}?)" if found and found["doubtful"] else row["label"]
 
 
-def _doubt(row: Mapping[str, Any], demo: Mapping[str, Any]) -> str:
-    return f"{row['name']} may be mislabelled: it says {row['label']}, the model {row['likelier']}: “{demo['text']}”"
-
-
-def _pairs(document: Mapping[str, Any]) -> str:
+def _pairs(document: Document) -> str:
     pairs = [row for row in document["pairs"] if row["score"]]
     if not pairs:
         return f'<p class="intro">{_text(NO_PAIRS)}</p>'
@@ -110,7 +102,7 @@ def _pairs(document: Mapping[str, Any]) -> str:
     return f'<p class="intro">{intro}</p>' + _table(["one", "other", "score", "90% interval", "verdict"], rows, text=2)
 
 
-def _queries(document: Mapping[str, Any]) -> str:
+def _queries(document: Document) -> str:
     parts = []
     for query in document["explained"][:MOST_QUERIES]:
         rows = [

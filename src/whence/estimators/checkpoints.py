@@ -1,4 +1,4 @@
-"""Checkpoints that are there already: what each changed, read from files instead of trained.
+"""Task vectors of existing checkpoints, read from files instead of trained.
 
 A checkpoint is a file of tensors (safetensors, or torch's own with nothing but tensors in it), a folder as
 ``save_pretrained`` of transformers writes it, or a folder of a LoRA adapter as peft writes it. What it changed is its
@@ -47,7 +47,7 @@ OUTSIDE = re.compile(r"rotary_emb|inv_freq|position_ids|attn\.(masked_)?bias$") 
 
 
 class Checkpoints(TaskVectors):
-    """Task vectors of checkpoints that are there already; made by `TaskVectors.from_checkpoints`.
+    """Task vectors of existing checkpoints; made by `TaskVectors.from_checkpoints`.
 
     Examples
     --------
@@ -91,7 +91,7 @@ class Checkpoints(TaskVectors):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """What each checkpoint changed; read when first asked for."""
+        """What each checkpoint changed; read on first use."""
         aliases = _aliases(self.problem)
         found = [_delta(self.problem, name, self.checkpoints[name], aliases) for name in self.task_names]
         bases = {name: base for name, (_, base) in zip(self.task_names, found, strict=True) if base}
@@ -333,7 +333,7 @@ def _products(
 
 
 def _scaling(config: Mapping[str, Any], layer: str, rank: int) -> float:
-    """What peft multiplies the product of an adapter with."""
+    """Factor that peft applies to the product of an adapter."""
     alphas = config.get("alpha_pattern") or {}
     special = [value for pattern, value in alphas.items() if re.match(rf"(.*\.)?({pattern})$", layer)]
     alpha = float(special[0] if special else config.get("lora_alpha", rank))

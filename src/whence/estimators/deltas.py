@@ -1,7 +1,7 @@
-"""Task vectors, in memory and in a folder: each on disk as soon as it is there, and refused if of something else.
+"""Task vectors, in memory and in a folder: each is saved at once, and vectors of another problem are refused.
 
-In the folder, ``manifest.json`` says what they are of: the weights they start from, the training, the examples of each
-task. A vector is a safetensors file with a checksum of its numbers. It appears whole or not at all.
+In the folder, ``manifest.json`` identifies the problem: the initial weights, the training, the examples of each task. A
+vector is a safetensors file with a checksum of its numbers, written whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,14 +35,8 @@ FORMAT = 1
 class Vectors:
     """K task vectors, which are added up parameter by parameter.
 
-    They are stacked on the device where they fit there, else in main memory; where they fit in neither, and are in
-    files, they are read as they are needed.
-
-    Parameters
-    ----------
-    deltas : sequence of mapping of str to tensor
-        One per task.
-    device : device
+    They are stacked on the device if they fit there, else in main memory. If they fit in neither and are in files, they
+    are read when needed.
 
     Examples
     --------
@@ -87,7 +81,7 @@ class Vectors:
 
 
 class DeltaFile(Mapping[str, Tensor]):
-    """Task vector in a file, of which each tensor is read when it is asked for."""
+    """Task vector in a file; each tensor is read when needed."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -108,18 +102,10 @@ class DeltaFile(Mapping[str, Tensor]):
 
 
 class DeltaFolder:
-    """Folder of task vectors.
+    """Folder of task vectors, created if it does not exist.
 
-    Parameters
-    ----------
-    path : str or path
-        Made where it does not exist.
-    about : mapping of str to JSON values
-        What the vectors are of, apart from the tasks: compared with what the folder says.
-    tasks : mapping of str to str
-        Name of each task, and a hash of its examples.
-    together : bool
-        Whether every vector depends on all tasks, so that none may be added or left out.
+    It must agree with ``about``, which identifies the vectors apart from the tasks, and with the hash of the examples
+    of each task. If all vectors depend on all tasks (``together``), none may be added or left out.
     """
 
     def __init__(
@@ -138,8 +124,8 @@ class DeltaFolder:
             self._compare(found, about, tasks)
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
-                    f"The task vectors in {self.path} saw all tasks there were, which differ in: {some_of(others)}. "
-                    "Use another folder, or train each task alone, without a background."
+                    f"The task vectors in {self.path} were trained with all tasks, and these differ: "
+                    f"{some_of(others)}. Use another folder, or train each task alone, without a background."
                 )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:
@@ -152,7 +138,7 @@ class DeltaFolder:
         return self.path / f"{readable}-{hashlib.sha256(task.encode()).hexdigest()[:8]}.safetensors"
 
     def load(self, task: str, like: Delta) -> DeltaFile | None:
-        """Vector of a task, or None where it has not been made yet."""
+        """Vector of a task, or None if it has not been made yet."""
         file = self.file(task)
         if not file.exists():
             return None
@@ -173,7 +159,7 @@ class DeltaFolder:
         return delta
 
     def save(self, task: str, delta: Delta) -> DeltaFile:
-        """Keep the vector of a task: on disk when this returns."""
+        """Save the vector of a task."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in delta.items()}
         path = self.file(task)
         try:
@@ -224,7 +210,7 @@ def is_finite(delta: Delta) -> bool:
 
 
 class Training:
-    """Outcome function that makes the vector of a task, and says how long it is."""
+    """Outcome function that trains the vector of a task, and returns its length."""
 
     def __init__(self, vectors: TaskVectors) -> None:
         self.vectors = vectors

@@ -19,7 +19,7 @@ FEW = 0.25  # share of the tasks that moves a row, below which averaging dilutes
 
 
 def concerns(merged: Merged) -> list[str]:
-    """Sentences about what may be wrong with the merge of all tasks; none where nothing was found.
+    """Sentences about possible problems with the merge of all tasks.
 
     Examples
     --------

@@ -1,13 +1,13 @@
 """GradEx: the outcome of any subset from gradients, without training on it (the paper's Algorithm 2).
 
-The model is linearised once. Training on a subset then is a small convex problem in the coordinates of a projection,
-and thousands of them are solved together. What comes out is judged on the targets with the same linear model. `GradEx`
-is an outcome function: `whence.measure` fills a table with it and `whence.fit` learns from that table.
+The model is linearised once. Training on a subset is then a small convex problem in the coordinates of a projection,
+and thousands of these are solved together and evaluated on the targets with the same linear model. `GradEx` is an
+outcome function: `whence.measure` fills a table with it and `whence.fit` learns from that table.
 
-It is exact where the model is linear in its parameters. Elsewhere it is as good as the linear model, which depends on
-two choices. The paper linearises at W₀ along random directions. `GradEx.along` makes one true run on all tasks and
-linearises at points on its way, along directions that the tasks pulled in: where training really moves, that is much
-nearer to the truth.
+It is exact if the model is linear in its parameters. Otherwise it is as good as the linear model, which depends on two
+choices. The paper linearises at W₀ along random directions. `GradEx.along` makes one true run on all tasks and
+linearises at points of that run, along the gradients of the tasks there: this is much closer to the truth if training
+moves far.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from whence.gradients.routes import cheapest_projection, margin_loss, passes
 from whence.gradients.solve import Solution, solve
 from whence.measuring import measure
 from whence.measuring.plan import Designed
-from whence.models.functional import Params
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
@@ -60,7 +59,7 @@ USUAL = Features()
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """The tasks and targets, linearised at one point along one projection, and the penalty there."""
+    """The tasks and targets linearised at one point along one projection, and the penalty there."""
 
     tasks: Linearization
     targets: Linearization
@@ -85,32 +84,31 @@ class GradEx:
     problem : Problem
         With the model at W₀: a pretrained or early point, not one that has learned the tasks already.
     rank : int
-        Directions in which the parameters may move. The estimate gets better, and more expensive, with it. If there are
-        at most four times as many parameters, projection "auto" takes them all, and nothing is lost.
+        Number of directions in which the parameters may move. More are better and more expensive. If there are at most
+        four times as many parameters, projection "auto" uses all of them, and nothing is lost.
     l2 : float or "auto"
-        Penalty λ on the update, ½ λ ‖z‖², against a loss whose weights add up to one. "auto": a thousandth of the mean
-        square of the features, which makes it independent of the scale of the model.
+        Penalty λ on the update, ½ λ ‖z‖², relative to a loss whose weights add up to one. "auto": a thousandth of the
+        mean square of the features, which does not depend on the scale of the model.
     of : {"outputs", "margin"}
-        What is linearised: every output, or the log-odds of each example's label alone, which is one output however
-        many classes there are.
+        What is linearised: every output, or only the log-odds of each example's label.
     projection : {"auto", "gaussian", "rademacher", "sparse", "kronecker"} or Projection
-        "auto": all parameters as directions if they are few (see ``rank``); else Kronecker directions if the
-        model's layers allow them and they are cheaper, or Gaussian.
+        "auto": all parameters as directions if there are few (see ``rank``); else Kronecker directions if the
+        model's layers allow them and they are cheaper; else Gaussian.
     weighting : {"sample", "task"}
-        Whether the examples of a subset count equally, as in a `Recipe` by default, or its tasks do, as in the paper's
+        Whether all examples of a subset count equally, the default of `Recipe`, or all its tasks do, as in the paper's
         weighted loss.
     settings : {"usual", "paper"}
-        "paper": its algorithm as written. The losses of a subset are added up, not averaged, so that ``l2`` (0.1 where
-        "auto") holds back the update of a small subset more, and directions are Gaussian where not given.
+        "paper": its algorithm as written. The losses of a subset are summed, not averaged, so ``l2`` (by default 0.1)
+        holds back the update of a small subset more. Directions are Gaussian by default.
     checkpoints : sequence of modules or state dicts
-        Points to linearise at instead of the model's own; estimates are averaged.
+        Points to linearise at, instead of the model's weights; estimates are averaged.
     n_projections : int
         Projections per point, averaged too.
     features : Features
         How the features are computed and kept.
     seed : int
     tol : float
-        Of the solver; see `whence.gradients.solve.solve`.
+        Tolerance of the solver; see `whence.gradients.solve.solve`.
 
     Examples
     --------
@@ -179,12 +177,11 @@ class GradEx:
     ) -> GradEx:
         """The estimator that linearises along one true run on all tasks.
 
-        Training on a large subset goes a similar way as training on all tasks, so that points on that way are near to
-        where it ends, and the gradients of the tasks there span where it moves. Updates are measured, and penalised,
-        from W₀, where training starts; the penalty is a share of the one that makes the linear model, solved for all
-        tasks, end at the training loss of the run, so that how long is trained is taken into account. It costs the
-        run, a gradient of every example (or of as many as ``features`` says) at about ``rank / 2K`` points, and the
-        features.
+        Training on a large subset takes a similar path to training on all tasks, so points on that path are near its
+        end, and the gradients of the tasks there span the directions it moves in. Updates are measured and penalised
+        from W₀. The penalty is a share of the one for which the linear model, solved for all tasks, reaches the
+        training loss of the run; this accounts for the length of training. It costs the run, a gradient of every
+        example (or of as many as ``features`` says) at about ``rank / 2K`` points, and the features.
 
         Parameters
         ----------
@@ -193,8 +190,8 @@ class GradEx:
         recipe : Recipe
             How the runs to be estimated are trained; tasks are weighted as in it.
         rank : int
-            Directions, at most about: gradients of K tasks, as they are and as the optimizer scales them, at as many
-            points as fit.
+            About the largest number of directions: gradients of K tasks, plain and as the optimizer scales them, at as
+            many points as fit.
         at : sequence of float
             Where to linearise, as shares of the run; estimates are averaged.
         seed : int
@@ -252,10 +249,10 @@ class GradEx:
         return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
 
     def surrogate(self, design: Designed, n: int | None = None, *, seed: int = 0) -> Model:
-        """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design: no training.
+        """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design, without training.
 
-        Kernel ridge regression with a Gaussian kernel, α = 0.1 and γ = 1/K. With ``settings="paper"``, all of it is the
-        paper's.
+        Kernel ridge regression with a Gaussian kernel, α = 0.1 and γ = 1/K. With ``settings="paper"``, the estimates
+        are the paper's too.
         """
         return fit(measure(self, design, n, seed=seed), surrogate=KernelSurrogate(settings="paper"))
 
@@ -266,7 +263,7 @@ class GradEx:
 
     @cached_property
     def members(self) -> list[Member]:
-        """The linear models, made when first asked for."""
+        """The linear models, made on first use."""
         numbers = list(product(range(len(self.points)), range(self.n_projections)))
         linear = [self._linear(point, projection) for point, projection in numbers]
         if self.l2 != "auto":
@@ -280,15 +277,15 @@ class GradEx:
     ) -> GradEx:
         """The same estimator with the penalty, rank and points that agree best with a few true runs.
 
-        No gradient is computed again: a lower rank is the first directions of a higher one, and points are those
-        there are, each alone and all together. ``tried`` of the result lists all that was tried.
+        No gradient is computed again: a lower rank uses the first directions of a higher one, and the existing points
+        are tried one by one and all together. ``tried`` of the result lists all settings.
 
         Parameters
         ----------
         truth : Outcomes
             True outcomes of a handful of subsets, with the names that this estimator gives.
         factors : iterable of float
-            To multiply the penalty with.
+            Factors for the penalty.
         ranks : iterable of int, optional
             By default the current rank, and a quarter of it if directions are random.
         """
@@ -331,7 +328,8 @@ class GradEx:
         if self._run is None:
             self._warn_if_learned(tasks, point)
             return tasks, targets
-        origin = self._run.directions.project(flatten(_differences(self._run.points[0], params)), params)[0]
+        back = {name: (self._run.points[0][name] - value)[None] for name, value in params.items()}
+        origin = self._run.directions.project(flatten(back), params)[0]
         return tasks.measured_from(origin), targets.measured_from(origin)
 
     def _share(self, tasks: list[Linearization]) -> float:
@@ -391,8 +389,3 @@ class GradEx:
                 DataWarning,
                 stacklevel=5,
             )
-
-
-def _differences(origin: Params, params: Params) -> Params:
-    """Return the way from the parameters to the origin, with a leading axis of one."""
-    return {name: (origin[name] - value)[None] for name, value in params.items()}

@@ -1,4 +1,4 @@
-"""How far a trained model is from the linear model of it: what decides whether gradients at W₀ can tell anything."""
+"""How far a trained model is from its linear model, which decides whether gradients at W₀ are of any use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = 8  # that are enough to tell
 
 
 def is_linear(problem: Problem) -> bool:
-    """Whether the outputs are linear in the trained parameters, as those of a head are: a large random step tells.
+    """Whether the outputs are linear in the trained parameters, as for a head; tested by a large random step.
 
     Examples
     --------
@@ -41,9 +41,9 @@ def linearization_error(
 ) -> Floats:
     """Relative error of the linear model at truly trained weights, ‖f_W − f_W₀ − ∇f·(W − W₀)‖ / ‖f_W‖, per example.
 
-    The paper's ε_W(x), the first-order approximation error. Small where training moved little. Outputs can be large
-    where training changed them little, so that the error looks small: ``relative_to="change"`` divides by
-    ‖f_W − f_W₀‖, and 1 then means that not to train at all is as good a guess.
+    The paper's ε_W(x), the first-order approximation error. It is small if training moved little. If outputs are large
+    and training changed them little, the error looks small too: ``relative_to="change"`` divides by ‖f_W − f_W₀‖
+    instead; 1 then means that the untrained model is as good a guess.
 
     Parameters
     ----------

@@ -1,17 +1,17 @@
-"""Task vectors: any subset from K short runs, by averaging what they changed, or what they answer.
+"""Task vectors: any subset from K short runs, by averaging their weights or their outputs.
 
-Each task is trained from W₀. What a run changed, Δ_k = W_k − W₀, is its task vector; averaged over the tasks of a
-subset, they give weights close to those that training on the subset gives, as long as runs stay near W₀. Far better
-than a linear model where fine-tuning really learns, at the price of K runs instead of one per subset.
+Each task is trained from W₀. The change, Δ_k = W_k − W₀, is its task vector. The average over the tasks of a subset is
+close to what training on the subset gives, as long as runs stay near W₀. It is far better than a linear model if
+fine-tuning learns features, and costs K runs instead of one per subset.
 
-A run on one task alone memorises it, and knows nothing of what tasks teach together. So each run may see all tasks in a
-share β of its batches, and its own task in the rest, or all tasks but its own: run k then trains on the shares
-q_k = (1 − β) e_k + β π, with π those of all tasks, or on π without π_k. For a subset with shares p, the coefficients c
-with Σ_k c_k q_k = p make up just these shares from the runs.
+A run on one task alone memorises it, and misses what tasks teach together. Each run may therefore draw a share β of its
+batches from all tasks and the rest from its own, or use all tasks but its own. Run k then trains on the shares
+q_k = (1 − β) e_k + β π, with π the shares of all tasks, or on π without π_k. For a subset with shares p, the
+coefficients c with Σ_k c_k q_k = p combine the runs to these shares.
 
-Long runs end far apart, and no place between them is good. What they answer can still be averaged: instead of weights,
-the same coefficients may merge outputs, probabilities or outcomes of the K runs, which are computed once; any subset is
-then a sum.
+Long runs end far apart, and the weights between them are bad. Their outputs can still be averaged: the same
+coefficients may merge outputs, probabilities or outcomes of the K runs, which are computed once; any subset is then a
+sum.
 """
 
 from __future__ import annotations
@@ -62,38 +62,37 @@ SCALES = tuple(float(scale) for scale in np.geomspace(0.25, 4, 9))
 
 
 class TaskVectors(Merged):
-    """Outcome function that merges K runs, one per task: what they changed, or what they answer.
+    """Outcome function that merges K runs, one per task: their weights, or their outputs.
 
     Parameters
     ----------
     problem : Problem
-        With the model at W₀, usually pretrained. If it has adapters (what requires a gradient), these are trained, and
-        merged as the products that they add to the weights.
+        With the model at W₀, usually pretrained. If it has adapters (the parameters that require a gradient), these are
+        trained, and merged as the products that they add to the weights.
     recipe : Recipe
-        That of the runs to be estimated: each task is trained with it.
+        Recipe of the runs to be estimated; each task is trained with it.
     weighting : {"sample", "task"}, optional
         How the vectors of a subset are averaged: by the number of examples of the tasks, or all equally. By default as
         in the recipe.
     scale : float or mapping of str to float, optional
-        Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). 1 where not
-        given, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
+        Factor of the average, or factors by pattern of parameter names (``{"head.*": 2.0}``; 1 for others). By default
+        1, the plain average, which is seldom far from the best; `tuned` chooses it by true runs.
     merge : {"weights", "outputs", "probabilities", "outcomes"}
-        What of the runs is merged. "weights": the merged model is run for each subset. "outputs": their logits (or
-        numbers) for each query, which takes K runs of the model in all, is as good where runs stay near their start and
-        better where they do not. "probabilities": those of the classes, a mixture, for runs on single tasks that end
-        far apart. "outcomes": each metric itself. `by` gives the others from the same runs.
+        What is merged. "weights": the merged model is run for each subset. "outputs": the logits (or numbers) for each
+        query, computed once per run; as good if runs stay near their start, and better if they do not.
+        "probabilities": a mixture of the class probabilities, for runs on single tasks that end far apart. "outcomes":
+        each metric itself. `by` merges the same runs in another way.
     runs : {"alone", "left out"}
-        Whether each run is on its task, or on all others: the same examples in all runs, of which those of its task do
-        not count. The latter tells what is lost without a task, which is the question where a task is the only source
-        of something.
+        Whether each run trains on its task, or on all others. The latter shows what is lost without a task, which
+        matters if a task is the only source of something.
     background : float
-        Share β of the batches of every run that is drawn from all tasks, the same examples in all runs, for runs
-        "alone". 0.75 is far better than 0 for subsets of many tasks whose runs end before the tasks are learned, and
-        worse where they are: a few true runs tell, by `check`.
+        For runs "alone", the share β of the batches that is drawn from all tasks, the same examples in all runs. 0.75
+        is far better than 0 for subsets of many tasks if runs end before the tasks are learned, and worse if they are
+        learned; `check` it with a few true runs.
     early : float
         Share of the recipe's steps after which single-task runs stop: 0.25 takes a quarter of the time.
     path : str or path, optional
-        Folder to keep the vectors in, each as soon as it is there; what it has already is not trained again.
+        Folder to keep the vectors in; vectors that are there already are not trained again.
     seed : int
         Of the batches of the runs.
     batched : bool or "auto"
@@ -147,17 +146,17 @@ class TaskVectors(Merged):
 
     @staticmethod
     def from_checkpoints(checkpoints: Mapping[str, Given], problem: Problem, **how: Any) -> TaskVectors:
-        """Task vectors of checkpoints that are there already, one per task: nothing is trained.
+        """Task vectors of existing checkpoints, one per task: nothing is trained.
 
         Parameters
         ----------
         checkpoints : mapping of str to path, nn.Module or mapping of str to tensor
-            For each task what was trained on it alone, from the weights of the problem's model: a file of tensors
-            (``.safetensors``, or ``.pt`` with nothing else in it), a folder of a model or of a LoRA adapter.
+            For each task, the result of training on it alone from the weights of the problem's model: a file of tensors
+            (``.safetensors``, or ``.pt`` with only tensors), a folder of a model or of a LoRA adapter.
         problem : Problem
-            With the model at W₀. Its tasks may be names without examples.
+            With the model at W₀. Its tasks may be just names, without examples.
         **how
-            As for `TaskVectors`: weighting ("task" where there are no examples), scale, merge, seed, batched.
+            As for `TaskVectors`: weighting ("task" if there are no examples), scale, merge, seed, batched.
         """
         from whence.estimators.checkpoints import Checkpoints
 
@@ -285,7 +284,7 @@ class TaskVectors(Merged):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """What each task changes; trained when first asked for, or read from the folder."""
+        """What each task changes; trained on first use, or read from the folder."""
         folder = None if self.path is None else self.folder()
         made: dict[str, Delta] = {}
         if folder:
@@ -322,10 +321,10 @@ class TaskVectors(Merged):
         return Vectors([made[name] for name in self.task_names], self.problem.device)
 
     def train(self, **how: Any) -> None:
-        """Train the vectors that the folder lacks, in several processes or on a cluster; each is kept when it is there.
+        """Train the missing vectors of the folder, in several processes or on a cluster, and save each at once.
 
-        Whatever ends it, the same call resumes with the remaining tasks. For models that take long alone: small
-        ones are trained side by side when their vectors are first asked for.
+        After any interruption, the same call continues with the remaining tasks. Use it for large models: small ones
+        are trained side by side when their vectors are first needed.
 
         Parameters
         ----------

@@ -104,7 +104,7 @@ class Merged(ABC):
 
     @abstractmethod
     def default_scale(self) -> float:
-        """Scale where none is given and there are no true runs."""
+        """Default scale, without true runs."""
 
     @cached_property
     def scale(self) -> Scale:
@@ -164,7 +164,7 @@ class Merged(ABC):
     def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
         """The same estimator with the scale that agrees best with a few true runs.
 
-        A few runs can be misleading, so that the scale there is stays unless another one is better by more than the
+        A few runs can be misleading, so the current scale stays unless another one is better by more than the
         jackknife's standard error of the difference, each run being left out in turn.
 
         Parameters
@@ -218,7 +218,7 @@ class Merged(ABC):
         return self.evaluate(everything, scale, self.some_examples, {"loss": self.problem.loss})["loss"][0]
 
     def loss_of_runs(self) -> float | None:
-        """Mean loss of runs that saw all tasks, on `some_examples`; None where vectors are of single tasks."""
+        """Mean loss of runs that saw all tasks, on `some_examples`; None if vectors are of single tasks."""
         return None
 
     @cached_property

@@ -1,8 +1,8 @@
 """One step: any subset from K gradients at W₀, and a real forward pass at the weights they lead to.
 
-The cheapest estimate: one pass over the tasks, no training and no gradient per example. Training on a subset first
-moves the weights by −scale · Σ_k w_k u_k, with u_k the mean gradient of task k as the optimizer scales it; the model at
-the moved weights is judged for real. It holds for short fine-tuning.
+The cheapest estimate: one pass over the tasks, no training and no gradient per example. The first step of training on
+a subset moves the weights by −scale · Σ_k w_k u_k, with u_k the mean gradient of task k as the optimizer scales it; the
+model is evaluated at the moved weights. This works for short fine-tuning.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ class OneStep(Merged):
     ----------
     problem : Problem
     recipe : Recipe, optional
-        That of the runs to be estimated. Its optimizer scales the gradients: AdamW divides those of every parameter by
-        their root mean square over tasks, SGD takes them as they are. By default AdamW.
+        Recipe of the runs to be estimated. Its optimizer scales the gradients: AdamW divides the gradients of every
+        parameter by their root mean square over tasks, SGD leaves them unchanged. By default AdamW.
     weighting : {"sample", "task"}, optional
         How the gradients of a subset are averaged: by the number of examples of the tasks, or all equally. By default
         as in the recipe; without one, "sample".
     scale : float or mapping of str to float, optional
-        Length of the step, or by pattern of parameter names. By default the step goes as far as the gradients can be
-        trusted: until the loss on the tasks' own examples falls by less than 0.9 of what they promise. `tuned` chooses
-        it by true runs.
+        Length of the step, or lengths by pattern of parameter names. By default the longest step for which the loss on
+        the tasks' own examples falls by at least 0.9 of what the gradients predict. `tuned` chooses it by true runs.
     seed : int
-        Of the examples that a scale is chosen by.
+        For the examples used to choose the scale.
     batched : bool or "auto"
         As for `Retrain`.
 
@@ -101,7 +100,7 @@ class OneStep(Merged):
 
     @cached_property
     def vectors(self) -> Vectors:
-        """Minus the scaled gradient of every task at W₀; computed when first asked for."""
+        """Minus the scaled gradient of every task at W₀; computed on first use."""
         (point,) = points_of(self.problem, [])
         gradients = task_gradients(self.problem, point, side_by_side=self.stack.batched)
         steps = split(-self.optimizer.first_steps(gradients), point[1])

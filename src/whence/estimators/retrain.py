@@ -30,18 +30,18 @@ Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
 class Retrain:
     """Outcome function that trains a fresh copy of the model on each subset, and evaluates it on the targets.
 
-    The empty subset leaves the model as it is. A training that diverges gives NaN. Runs are those of a plain loop over
-    batches with ``torch.optim``, to floating-point tolerance, whether they are made one at a time or side by side.
+    The empty subset leaves the model unchanged. If training diverges, the outcome is NaN. Runs equal a plain loop over
+    batches with ``torch.optim``, to floating-point tolerance, whether made one at a time or side by side.
 
     Parameters
     ----------
     problem : Problem
-        The model, the tasks that subsets are made of, and the targets that the trained model is judged on.
+        The model, the tasks to train on, and the targets to evaluate on.
     recipe : Recipe
         How to train.
     init : callable, optional
-        ``init(seed)`` returns where a run starts: a module like the problem's, or a mapping of names to tensors, of
-        which the trained parameters are taken. By default runs start from the weights of the problem's model.
+        ``init(seed)`` returns the start of a run: a module like the problem's, or a mapping of names to tensors that
+        contains the trained parameters. By default runs start from the weights of the problem's model.
     batched : bool or "auto"
         Whether runs are made side by side. "auto": if the model allows it and, on a processor, is small.
     batch_size : int, optional

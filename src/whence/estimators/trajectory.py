@@ -1,4 +1,4 @@
-"""One run on all tasks, and where each task pulled along the way: a subspace that training really moves in.
+"""One run on all tasks, and the gradient of each task along it: a subspace that training moves in.
 
 Random directions have little to do with where training goes, and a linear model at W₀ knows nothing of what the tasks
 teach together. A single joint run gives both: points on the way that are near to where training on any large subset
@@ -28,40 +28,18 @@ _NEGLIGIBLE = 1e-4  # of the strongest direction: weaker ones are rounding
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """Points of a joint run, and directions that the tasks pulled in.
+    """Points of a joint run, and directions that the tasks pulled in."""
 
-    Attributes
-    ----------
-    steps : tuple of int
-        When each point was passed.
-    points : tuple of State
-        The model there; the first is W₀, the last the end of the run.
-    directions : Subspace
-        Orthonormal: span of the gradients of the tasks at the points, and of the way from W₀ to each.
-    loss : float
-        Of all tasks at the end of the run.
-    """
-
-    steps: tuple[int, ...]
-    points: tuple[State, ...]
-    directions: Subspace
-    loss: float
+    steps: tuple[int, ...]  # of the points
+    points: tuple[State, ...]  # from W₀ to the end of the run
+    directions: Subspace  # orthonormal span of the gradients of the tasks at the points, and of point − W₀
+    loss: float  # of all tasks at the end of the run
 
 
 def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | None = None, seed: int = 0) -> Trajectory:
-    """Train on all tasks once, and note where each task pulls at equally spaced points.
+    """Train on all tasks once, and take the gradients of the tasks at W₀ and ``n_points`` equally spaced points.
 
-    Parameters
-    ----------
-    problem : Problem
-    recipe : Recipe
-        That of the runs to be estimated.
-    n_points : int
-        After W₀. Each costs a gradient of every example.
-    examples : int, optional
-        Examples of each task that its gradients are made of, drawn at random; all if None.
-    seed : int
-        What the examples of the run are drawn with.
+    Each point costs a gradient of every example, or of a random number of ``examples`` of each task.
     """
     wanted = sorted({round(step) for step in np.linspace(0, recipe.steps, n_points + 1)})
     pulling = (

@@ -18,28 +18,14 @@ GOOD, SOME = 0.5, 0.2
 
 @dataclass(frozen=True)
 class Trust:
-    """What a few true runs say about an estimator.
+    """What a few true runs say about an estimator."""
 
-    Attributes
-    ----------
-    agreement : float
-        Correlation of estimates and true outcomes over runs, mean over targets; NaN where there are too few.
-    error_ratio : float
-        Error of the estimates as a share of that of the model without training; NaN where that is not known.
-    n_runs, n_targets : int
-        How many were compared; targets that do not vary are not.
-    trusted : bool or None
-        None where there is too little to tell.
-    verdict : str
-        All this in a sentence.
-    """
-
-    agreement: float
-    error_ratio: float
+    agreement: float  # correlation of estimates and true outcomes over runs, mean over targets; NaN with too few
+    error_ratio: float  # error of the estimates as a share of the error of the untrained model; NaN if unknown
     n_runs: int
-    n_targets: int
-    trusted: bool | None
-    verdict: str
+    n_targets: int  # that vary
+    trusted: bool | None  # None if there is too little to tell
+    verdict: str  # all this in a sentence
 
     def __str__(self) -> str:
         return self.verdict
@@ -59,15 +45,9 @@ def aligned(found: Mapping[str, Floats], truth: Outcomes) -> Floats:
 
 
 def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -> Trust:
-    """Agreement of estimates (m, T) with true runs, and a verdict.
+    """Agreement of estimates (m, T) with true runs of the same subsets, and a verdict.
 
-    Parameters
-    ----------
-    estimates : ndarray of shape (m, T)
-    truth : Outcomes
-        The true outcomes of the same subsets.
-    untrained : ndarray of shape (1, T), optional
-        Outcomes of the model as it is, which estimates have to be closer to the truth than.
+    Estimates must be closer to the truth than the outcomes (1, T) of the ``untrained`` model.
 
     Examples
     --------
@@ -98,7 +78,7 @@ def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -
 
 
 def agreement(estimates: Floats, values: Floats) -> float:
-    """Correlation over runs of estimates (m, T) and true values, mean over the targets that vary; NaN where none does.
+    """Correlation over runs of estimates (m, T) and true values, mean over the targets that vary; NaN if none does.
 
     >>> agreement(np.array([[1.0], [2.0], [2.5]]), np.array([[1.0], [3.0], [4.0]]))
     1.0

@@ -17,7 +17,7 @@ from whence.models.functional import ModelFn, OutputFn, Params
 
 
 def layers_of(output_fn: OutputFn, params: Params, examples: Examples) -> Layers | None:
-    """The layers that hold the parameters; None where they do not tell each example's gradient, or it is too large."""
+    """The layers that hold the parameters; None if they do not tell each example's gradient, or it is too large."""
     if not isinstance(output_fn, ModelFn):
         return None
     try:

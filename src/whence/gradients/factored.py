@@ -1,7 +1,7 @@
 """Projected gradients from the inputs and output gradients of layers, without any gradient of a weight.
 
 The gradient of one example by the weights of a linear layer is Σₜ δₜ aₜᵀ, over positions t, with a the input of the
-layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so that a forward and
+layer and δ the gradient by its output. Along Kronecker directions B ⊗ A it is Σₜ (B δₜ)(A aₜ)ᵀ, so a forward and
 a backward pass over a whole batch give every example's features, where the gradient itself would take d numbers for
 each. A bias is the weight of one more input that is always 1, embeddings are linear layers with one-hot inputs,
 convolutions are linear layers on patches; the short gradients of norms, and of biases without their weights, go to one
@@ -95,13 +95,7 @@ class _Use:
 class Layers:
     """The layers of a module that hold the chosen parameters, and what each contributes to the features.
 
-    Parameters
-    ----------
-    output_fn : ModelFn
-        The model; its module is hooked while a block is worked on.
-    params : dict of str to tensor
-        The chosen parameters; all must belong to linear, embedding, convolution or norm layers.
-    projection : Kronecker
+    All parameters must belong to linear, embedding, convolution or norm layers, which get hooks during a block.
     """
 
     def __init__(self, output_fn: ModelFn, params: Params, projection: Kronecker) -> None:
@@ -178,7 +172,7 @@ class Layers:
                 )
             if not output.requires_grad:
                 output = output.detach().requires_grad_()
-            # A norm's statistics are at hand only now.
+            # The statistics of a norm are known only now.
             seen.append(_Use(layer, given if isinstance(layer, LINEAR) else _normed(layer, given), output))
             return output
 
@@ -193,7 +187,7 @@ class Layers:
         return outputs, seen
 
     def _inputs(self, use: _Use, n: int) -> Tensor | None:
-        """Return what a use brings in before any gradient, (n, t, ·); None where its weight is not a chosen matrix."""
+        """Return what a use brings in before any gradient, (n, t, ·); None if its weight is not a chosen matrix."""
         name = self.uses[use.layer].get("weight", "")
         if name not in self.factors:
             return None
@@ -236,7 +230,7 @@ class Layers:
                 entry, first = some.stop, 0
 
     def project(self, gradients: Params) -> Tensor:
-        """P applied to gradients that are at hand, (b, rank): for tests, and for checking a model's layers."""
+        """P applied to given gradients, (b, rank): for tests, and for checking a model's layers."""
         found = torch.zeros(
             len(next(iter(gradients.values()))), self.projection.rank, device=next(iter(gradients.values())).device
         )

@@ -1,8 +1,8 @@
 """Gradients of losses by group: of every task, and of every target or query, at a point in parameter space.
 
-A gradient is as long as the model is large, so that those of many queries are not held: they are made a few at a time,
-and of each lot only what is asked for is kept, such as its products with the gradients of the tasks. Small groups are
-differentiated side by side; a group that fills a pass of its own needs nothing but a backward pass.
+A gradient is as large as the model, so the gradients of many queries do not fit in memory. They are computed a few at a
+time, and only what is needed is kept, such as their products with the gradients of the tasks. Small groups are
+differentiated side by side; a group that fills a batch needs just a backward pass.
 """
 
 from __future__ import annotations

@@ -31,23 +31,12 @@ from whence.progress import track
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Linearization:
-    """Outputs at W₀ and projected gradients of every example.
+    """Outputs at W₀ and projected gradients of every example."""
 
-    Attributes
-    ----------
-    outputs : tensor of shape (n, C), float32
-    features : tensor of shape (n, C, rank), float32
-        In memory, or mapped from the files of a store.
-    examples : Examples
-        What they are of; with ``of="margin"`` every label is 1.
-    route : str
-        Which route was taken, with the price of each in forward passes.
-    """
-
-    outputs: Tensor
-    features: Tensor
-    examples: Examples
-    route: str
+    outputs: Tensor  # (n, C), float32
+    features: Tensor  # (n, C, rank), float32: in memory, or mapped from the files of a store
+    examples: Examples  # with of="margin", every label is 1
+    route: str  # which route was taken, with the price of each in forward passes
 
     @property
     def rank(self) -> int:
@@ -59,7 +48,7 @@ class Linearization:
         return f"Linearization: {n} examples × {width} outputs × rank {rank} ({self.route})"
 
     def blocks(self, n_subsets: int) -> Iterator[tuple[slice, Tensor]]:
-        """Rows and features of blocks small enough for ``n_subsets`` sets of outputs to be held beside them."""
+        """Rows and features of blocks that leave room for ``n_subsets`` sets of outputs."""
         for rows in self.examples.blocks(self.block_size(n_subsets)):
             yield rows, self.features[rows].to(self.outputs.device)
 
@@ -78,7 +67,7 @@ class Linearization:
         return {name: torch.cat(found, dim=1) for name, found in parts.items()}
 
     def measured_from(self, place: Tensor) -> Linearization:
-        """The same linear model with updates measured from another place, (rank,) from here in the given directions."""
+        """The same linear model with updates measured from another point, given as (rank,) coordinates."""
         outputs = self.outputs.clone()
         for rows, features in self.blocks(1):
             outputs[rows] += features @ place.to(features)
@@ -160,9 +149,9 @@ def linearize(
     store : path, optional
         Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
     batch_size : int, optional
-        Examples per pass; fewer are taken where memory is short.
+        Examples per pass; fewer if memory is short.
     what : str
-        How to call the examples in messages.
+        Name of the examples in messages.
     """
     if of not in ("outputs", "margin"):
         raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")
@@ -204,7 +193,7 @@ def linearize(
             outputs, features = torch.from_numpy(kept.outputs).to(_device(examples)), torch.from_numpy(kept.features)
     if not bool(features[: min(len(features), 64)].any()) and not bool(features.any()):
         raise InputError(
-            f"The outputs for the {what} do not depend on any of the chosen parameters, so that nothing can be "
+            f"The outputs for the {what} do not depend on any of the chosen parameters, so nothing can be "
             "estimated: choose others with params=."
         )
     if of == "margin":
@@ -219,7 +208,7 @@ def _device(examples: Examples) -> torch.device:
 
 
 def _rows_that_fit(output_fn: OutputFn, params: Params, examples: Examples) -> int:
-    """How many examples memory has room for, with what each leaves behind in the layers, and its gradients."""
+    """How many examples fit in memory, with their activations and gradients."""
     leaves = {name: value.detach().requires_grad_() for name, value in params.items()}
 
     def forward(n: int) -> Tensor:
@@ -247,7 +236,7 @@ def n_outputs(output_fn: OutputFn, params: Params, examples: Examples, of: str, 
 
 
 def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what: str) -> tuple[Tensor, Tensor]:
-    """Return outputs and features if they are numbers, else name the first example for which they are not."""
+    """Return outputs and features if they are finite, else name the first example with others."""
     for part, tensor in zip(("outputs", "gradients"), found, strict=True):
         # A sum is one pass over memory, where isfinite takes several; it may overflow where no entry has.
         if not bool(tensor.sum().isfinite()) and not bool(tensor.isfinite().all()):

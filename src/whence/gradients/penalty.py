@@ -25,19 +25,9 @@ def mean_square(linear: Linearization) -> float:
 def matching_share(linear: Linearization, shares: Floats, loss: Loss, wanted: float) -> float:
     """Return the penalty, as a share of `mean_square`, with which the linear model has a given training loss.
 
-    Training that is stopped early does not go all the way to the minimum, nor does a penalised update. A run that was
-    really made says how far it went; the loss of the solution grows with the penalty, so that bisection finds the one
-    that matches. NaN where no penalty considered does.
-
-    Parameters
-    ----------
-    linear : Linearization
-        Of the tasks.
-    shares : ndarray of shape (1, K)
-        Shares of the tasks in the run, as `solve` takes them.
-    loss : Loss
-    wanted : float
-        Mean loss of its examples after the run.
+    Training that is stopped early does not reach the minimum, and neither does a penalised update. The loss of the
+    solution for the ``shares`` (1, K) of the tasks grows with the penalty, so bisection finds the penalty that gives
+    the ``wanted`` mean loss of a true run; NaN if none in the range does.
     """
     scale = mean_square(linear)
 

@@ -2,7 +2,7 @@
 
 A projection P has ``rank`` rows and keeps inner products on average, E[PᵀP] = I (Johnson–Lindenstrauss; the paper's
 appendix on gradient estimation). It is used in two ways: its rows as directions to move the parameters along (forward
-mode), or applied to gradients (reverse mode). Rows are made when needed, from the seed and their number, so that P is
+mode), or applied to gradients (reverse mode). Rows are made when needed, from the seed and their number, so P is
 never held whole and does not depend on how the work is cut. Seeds mean the same on every machine, but not on every
 kind of device: a GPU draws other numbers than a CPU.
 """
@@ -179,18 +179,13 @@ class CountSketch:
 class Subspace:
     """P with given rows, such as the gradients or the trained differences of the tasks.
 
-    Parameters
-    ----------
-    directions : dict of str to tensor of shape (rank, ...)
-        For each parameter, how far each direction moves it.
-
     Examples
     --------
     >>> Subspace({"w": torch.eye(3)}).rank
     3
     """
 
-    directions: Params
+    directions: Params  # (rank, ...) of each parameter
 
     @property
     def rank(self) -> int:

@@ -56,7 +56,7 @@ def prices(
 
 
 def choose_route(open_routes: dict[str, float], route: str, projection: Projection | Kronecker) -> tuple[str, str]:
-    """Return the cheapest route, or the one asked for, and in words its cost compared with the others."""
+    """Return the given route or the cheapest one, and its cost compared with the others in words."""
     if route not in ("auto", *ROUTES):
         raise InputError(f"There is no route {route!r}. {did_you_mean(route, ['auto', *ROUTES])}")
     if route not in ("auto", *open_routes):
@@ -70,7 +70,7 @@ def choose_route(open_routes: dict[str, float], route: str, projection: Projecti
 def cheapest_projection(
     output_fn: OutputFn, params: Params, examples: Examples, rank: int, seed: int, width: int
 ) -> Projection | Kronecker:
-    """Return the directions that say most for what they cost.
+    """Return the directions with the best value for their cost.
 
     All parameters where these are few; else Kronecker directions, where the layers of the model allow them and they are
     cheaper, or Gaussian ones.

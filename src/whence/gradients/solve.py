@@ -4,9 +4,9 @@ For each subset s, over an update z of ``rank`` numbers,
 
     Σᵢ wᵢ(s) ℓ(fᵢ + ⟨gᵢ, z⟩, yᵢ) + ½ l2 ‖z‖²,
 
-where the weights wᵢ(s) add up to one. All subsets share the features g, so that the updates are the rows of one matrix
+where the weights wᵢ(s) add up to one. All subsets share the features g, so the updates are the rows of one matrix
 and an iteration is two matrix products, whatever the number of subsets. They all start from the solution for all
-examples together, found by Newton's method, with its Hessian as the shared preconditioner, so that an update does not
+examples together, found by Newton's method, with its Hessian as the shared preconditioner, so an update does not
 depend on which subsets are solved beside it (but for rounding); a short L-BFGS memory per subset adapts it. For the
 squared loss the answer is a linear system per subset, put together from one Gram matrix per task.
 """
@@ -39,28 +39,13 @@ _HELD = 2**28  # outputs of subsets, in numbers, that are held at once: 1 GB
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Solution:
-    """Updates of all subsets, with certificates.
+    """Updates of all m subsets, with certificates."""
 
-    Attributes
-    ----------
-    delta : tensor of shape (m, rank)
-        The paper's Z, in the coordinates of the projection.
-    objective : ndarray of shape (m,)
-        Value of what was minimised.
-    gradient_norm : ndarray of shape (m,)
-        Norm of its gradient there.
-    gap : ndarray of shape (m,)
-        By how much a Newton step with the shared Hessian would still lower it, relative to its value.
-    converged : ndarray of shape (m,), bool
-        Whether the gap is below the tolerance.
-    n_iterations : int
-    """
-
-    delta: Tensor
-    objective: Floats
-    gradient_norm: Floats
-    gap: Floats
-    converged: NDArray[np.bool_]
+    delta: Tensor  # (m, rank): the paper's Z, in the coordinates of the projection
+    objective: Floats  # (m,): value of what was minimised
+    gradient_norm: Floats  # (m,): norm of its gradient there
+    gap: Floats  # (m,): relative decrease that a Newton step with the shared Hessian would still bring
+    converged: NDArray[np.bool_]  # (m,): whether the gap is below the tolerance
     n_iterations: int
 
     def __repr__(self) -> str:
@@ -163,7 +148,7 @@ class _Problem:
         self.labels, self.owner = linear.examples.labels, linear.examples.owner
 
     def at(self, row: Tensor, by_task: Tensor, delta: Tensor, moved: Tensor) -> _Subsets:
-        """Everything that is known of subsets at some updates."""
+        """State of subsets at some updates."""
         gradient, value = self.with_gradient(delta, moved, by_task)
         return _Subsets(row, by_task, delta, moved, gradient, value, [], [])
 
@@ -182,7 +167,7 @@ class _Problem:
         return factor
 
     def outputs(self, delta: Tensor) -> Tensor:
-        """Changes of all outputs, (m, n, C): linear in the update, so that a step in one is a step in the other."""
+        """Changes of all outputs, (m, n, C): linear in the update, so a step in one is a step in the other."""
         n, width, rank = self.linear.features.shape
         moved = delta.new_empty(len(delta), n, width)
         for rows, features in self.linear.blocks(len(delta)):
@@ -220,7 +205,7 @@ class _Problem:
 
 @dataclass
 class _Subsets:
-    """What is known of the subsets that are not done: a row each."""
+    """State of the subsets that have not converged, one row each."""
 
     row: Tensor
     by_task: Tensor
@@ -246,7 +231,7 @@ class _Subsets:
 
 
 def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:
-    """Run L-BFGS on all subsets together, and Newton's method on each of those that it does not bring to an end.
+    """Run L-BFGS on all subsets together, then Newton's method on each that has not converged.
 
     Subsets start from the solution of the one with the weights ``start``, (1, K).
     """
@@ -330,7 +315,7 @@ def _good(value: Tensor, slope: Tensor, value_start: Tensor, slope_start: Tensor
 def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Tensor, start: Tensor) -> Tensor:
     """Return how far to go along each direction, (m,).
 
-    The objective is convex along the line, so that the sign of its slope says on which side the minimum is.
+    The objective is convex along the line, so the sign of its slope says on which side the minimum is.
     """
     low, high = torch.zeros_like(start), torch.full_like(start, torch.inf)
     length = torch.ones_like(start)
@@ -341,13 +326,9 @@ def _line_search(problem: _Problem, now: _Subsets, direction: Tensor, change: Te
             break
         before = slope < 0
         low, high = torch.where(before, length, low), torch.where(before, high, length)
-        length = torch.where(good, length, torch.where(high.isinf(), 4 * length, _between(low, high)))
+        between = torch.where(low > 0, (low * high).sqrt(), high / 10)
+        length = torch.where(good, length, torch.where(high.isinf(), 4 * length, between))
     return length
-
-
-def _between(low: Tensor, high: Tensor) -> Tensor:
-    """Return the geometric middle of a bracket, or a tenth of its end where it begins at zero."""
-    return torch.where(low > 0, (low * high).sqrt(), high / 10)
 
 
 def _two_loops(now: _Subsets, factor: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 A store is a folder. ``manifest.json`` says what the features are of (sizes, settings, hashes of the parameters and the
 examples), ``outputs.f32`` and ``features.f32`` are plain arrays that are mapped into memory, and ``blocks.jsonl`` lists
-the blocks of rows that are complete, each with its checksum. A block is listed only once it is safely on disk, so that
-whatever is listed can be trusted and whatever is not is made again.
+the blocks of rows that are complete, each with its checksum. A block is listed only once it is safely on disk, so
+blocks that are listed can be trusted, and others are made again.
 """
 
 from __future__ import annotations
@@ -55,18 +55,8 @@ def fingerprint(tensors: Iterable[Tensor]) -> str:
 class Store:
     """Outputs (n, C) and features (n, C, rank) of n examples in a folder.
 
-    Opening one makes the folder, or takes up what is there after checking that it is of the same model, examples and
-    settings and that nothing was altered.
-
-    Parameters
-    ----------
-    path : str or Path
-    shape : tuple of int
-        (n, C, rank).
-    block : int
-        Rows that are written at a time.
-    about : dict
-        What the features are of; compared with what the folder says.
+    Opening one creates the folder, or checks that an existing one is intact and belongs to the same model, examples and
+    settings (``about``). ``block`` rows are written at a time.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Language models with adapters: load a model, add a LoRA adapter or continue an existing one, and make a Problem.
 
-What is trained are the adapters, in single precision, over a frozen model in the precision it is kept in. Everything
-that takes a Problem then works for fine-tuning: retraining, merging, gradients, baselines.
+The adapters are trained in single precision, over a frozen model in its own precision. Everything that takes a Problem
+then works for fine-tuning: retraining, merging, gradients, baselines.
 """
 
 from __future__ import annotations
@@ -82,24 +82,24 @@ def load(
     Parameters
     ----------
     path : path
-        Folder as ``save_pretrained`` writes it, or a GGUF file. Nothing is downloaded, and no code in it is run.
+        Folder written by ``save_pretrained``, or a GGUF file. Nothing is downloaded, and no code in it is run.
     rank : int
         Of the adapters.
     modules : sequence of str
-        Endings of the names of layers to adapt, such as ``q_proj``; all linear ones but the last if not given.
+        Endings of the names of layers to adapt, such as ``q_proj``; by default all linear layers but the last.
     alpha : float, optional
-        Strength of the adapters, whose products are multiplied by alpha / rank; twice the rank if not given.
+        Strength of the adapters, whose products are multiplied by alpha / rank; by default twice the rank.
     adapter : path, optional
-        Folder of an adapter whose training continues; a new adapter if not given.
+        Folder of an adapter to continue training; by default a new adapter.
     device : str or device, optional
-        CUDA where there is one, if not given.
+        By default CUDA, if available.
     dtype : dtype or str, optional
-        Of the frozen model; bfloat16 on CUDA and float32 on a processor, if not given.
+        Of the frozen model; by default bfloat16 on CUDA and float32 on a CPU.
     checkpointing : bool, optional
         Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory;
-        where fewer than four examples would fit into memory, if not given.
+        by default if fewer than four examples would fit into memory.
     seed : int
-        Of the start of a new adapter.
+        For the initial weights of a new adapter.
     """
     if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
         raise InputError(f"must be a whole number, 1 or more. Got {rank!r} instead.", parameter="rank", of="hf.load")
@@ -126,7 +126,7 @@ def adapt(
     checkpointing: bool | None = None,
     seed: int = 0,
 ) -> Adapted:
-    """Give a model of transformers that is at hand an adapter, as `load` does; it is changed in place."""
+    """Add an adapter to a loaded model of transformers, as `load` does; the model is changed in place."""
     peft = _import_peft()
     classifier = type(model).__name__.endswith(CLASSIFIER)
     config: Any = model.config  # its fields depend on the model
@@ -148,7 +148,7 @@ def adapt(
 
 
 def _continued(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PeftModel:
-    """The model with an adapter that was trained already."""
+    """The model with an existing adapter."""
     if not (Path(adapter) / "adapter_config.json").exists():
         raise InputError(f"{adapter}: there is no adapter_config.json in it. Give the folder of a peft adapter.")
     try:
@@ -178,13 +178,13 @@ def _begun(model: PreTrainedModel, options: LoraConfig, modules: Sequence[str], 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Sources and targets as tokens of a model: what problems of it are made of.
+    """Sources and targets as tokens of a model, ready to make a Problem.
 
     Attributes
     ----------
     adapted : Adapted
     tasks, targets : list of Rows
-        By length, longest first, but for the targets where each query is an outcome.
+        Longest first, except for targets with each query as an outcome.
     per_query : bool
     """
 

@@ -1,9 +1,9 @@
 """A language model as a function from tokens to one number per example: how well it knows the completion.
 
 With p the geometric mean of the probabilities of an example's trained tokens, the output is log p/(1 − p). Its logistic
-loss is −log p, the mean negative log-likelihood of these tokens: so a model of any vocabulary has a single output,
-which can be trained on, linearised and merged like that of any other model. A second output says how far every trained
-token is ahead of its best rival: all are what the model would write where it is above 0.
+loss is −log p, the mean negative log-likelihood of these tokens. A model of any vocabulary thus has a single output,
+which can be trained, linearised and merged like that of any other model. A second output is the smallest lead of a
+trained token over its best rival: if it is above 0, the model would write all of them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Wrapped(nn.Module):
 
 
 def _new(kind: type[Wrapped]) -> Wrapped:
-    """An empty wrapper; what goes into it is loaded after transformers, which must be imported with care."""
+    """An empty wrapper; its content is loaded after transformers, which must be imported with care."""
     import_transformers()
     return kind.__new__(kind)
 
@@ -74,17 +74,10 @@ def _new(kind: type[Wrapped]) -> Wrapped:
 class Completions(Wrapped):
     """Log-odds of the trained tokens of each example, (n, 1), or with their lead as well, (n, 2).
 
-    Parameters
-    ----------
-    model : nn.Module
-        A causal language model of transformers, with adapters or without.
-    lead : bool
-        Whether to give the second output, which accuracy needs.
+    The model is a causal language model of transformers, with adapters or without. Accuracy needs the ``lead``.
 
-    Notes
-    -----
     Examples are ``input_ids`` (n, L), padded at the end, and ``places`` (n, T) of their trained tokens, −1 where there
-    are fewer. Only these go through the output layer. Later tokens do not change what earlier ones give, so that
+    are fewer. Only these go through the output layer. Later tokens do not change the outputs of earlier ones, so
     padding needs no mask.
     """
 
@@ -149,8 +142,8 @@ class Classes(Wrapped):
 class StackedLinear(nn.Linear):
     """A linear layer whose weight may be that of m models, (m, out, in), for inputs of m · n rows, model after model.
 
-    So one pass through the frozen layers serves all models, whose own layers are one batched product each. Products are
-    in the precision of the inputs, that of the frozen model.
+    One pass through the frozen layers then serves all models, and their own layers are one batched product each.
+    Products have the precision of the inputs, which is that of the frozen model.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -166,7 +159,7 @@ class StackedLinear(nn.Linear):
 
 
 def stackable(model: nn.Module) -> nn.Module:
-    """The model itself, whose trained linear layers take stacked weights from now on."""
+    """The same model, with trained linear layers that take stacked weights."""
     layer: Any
     for layer in model.modules():
         if type(layer) is nn.Linear and any(value.requires_grad for value in layer.parameters()):
@@ -177,7 +170,7 @@ def stackable(model: nn.Module) -> nn.Module:
 
 
 def checkpointed(model: nn.Module) -> nn.Module:
-    """The model itself, whose blocks keep only their inputs for a backward pass in training, and run again in it."""
+    """The same model with gradient checkpointing: blocks keep only their inputs, and run again in the backward pass."""
     kind = import_transformers().modeling_layers.GradientCheckpointingLayer
     for block in model.modules():
         if isinstance(block, kind) and getattr(block.forward, "func", None) is not _run_again:

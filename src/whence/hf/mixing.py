@@ -1,8 +1,7 @@
 """Which sources to fine-tune on, from a budget of runs: estimates and true runs, fused, and what follows from them.
 
-The whole flow in one call. A part of the budget goes to estimates of many subsets, scores of one joint run and merged
-adapters of short runs; the rest to true runs. All of it is kept in a folder as it comes, so that whatever ends it, the
-same call goes on.
+Part of the budget goes to estimates of many subsets (scores of one joint run, and merged adapters of short runs), the
+rest to true runs. All results are saved in a folder at once; after any interruption, the same call continues.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
 FEWEST_RUNS = 3
 BACKWARD = 3  # passes that an example takes in training, one forward and two backward
 MEAN = "mean/loss"
-SCORES, MERGED, TRUE = "joint scores", "merged adapters", "true runs"
+SCORES, MERGED = "joint scores", "merged adapters"
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def finetune(
     recipe : Recipe
         How runs are trained.
     budget : float
-        What may be spent, in true runs.
+        Budget, in true runs.
     path : path, optional
         Folder for runs and estimates; created, or resumed if it exists.
     tokens : float, optional
@@ -203,7 +202,8 @@ def finetune(
         return None if folder is None else folder / name
 
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
-    estimated = _estimated_subsets(len(problem.task_names), weights=weights, seed=seed)
+    n_estimated = int(np.clip(SUBSETS_PER_TASK * len(problem.task_names), FEWEST_SUBSETS, MOST_SUBSETS))
+    estimated = _subsets(len(problem.task_names), n_estimated, weights=weights, seed=seed + 1)
 
     def joint_scores() -> JointScores:
         size = min(RANK, problem.n_trained)
@@ -242,7 +242,7 @@ def finetune(
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:
-    """Refuse a limit of tokens that no source is within, before anything is trained."""
+    """Refuse, before anything is trained, a limit of tokens that is below every source."""
     if tokens is None:
         return
     if weights:
@@ -285,7 +285,7 @@ def verify(
     path : path, optional
         Folder for the runs; created, or resumed if it exists.
     seed : int
-        That of `finetune`; the runs here have others.
+        The seed of `finetune`; the runs here use other seeds.
     """
     problem = prepared.problem(accuracy=accuracy)
     ways = np.array(list(found.ways.values()))
@@ -299,7 +299,7 @@ def verify(
 
 
 def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
-    """Fine-tunings of subsets: by the workers that are asked for, or in this process, where the model is already."""
+    """Fine-tuning runs of subsets: by the given workers, or in this process, which has the model already."""
     alone = how.get("jobs", 1) == 1 and "engine" not in how
     retrain = Retrain(problem, recipe, batched="auto" if alone else False)
     where = {"progress": True, **({"engine": "inline"} if alone else {}), **how}
@@ -307,7 +307,7 @@ def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) ->
 
 
 def _ways(model: Model, chosen: Selection, goal: str) -> dict[str, Floats]:
-    """The chosen sources and their rivals; what turns out to be the same subset is one of them, by all its names."""
+    """The chosen sources and their rivals; equal subsets are merged into one with all their names."""
     runs, at = model.outcomes, model.target_names.index(goal)
     n_tasks = runs.n_tasks
     everything = np.full(n_tasks, 1.0 if runs.is_binary else 1 / n_tasks)
@@ -336,11 +336,6 @@ def _subsets(n_tasks: int, n: int, *, weights: bool, seed: int) -> Floats:
     return np.vstack([everything, drawn])[:n]
 
 
-def _estimated_subsets(n_tasks: int, *, weights: bool, seed: int) -> Floats:
-    n = int(np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS))
-    return _subsets(n_tasks, n, weights=weights, seed=seed + 1)
-
-
 def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
     """The loss of each target in every run, and of several their mean, which decides."""
     names = outcome_names("loss", problem.targets.names)
@@ -355,6 +350,6 @@ def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
 
 
 def plan_in_words(plan: Plan) -> str:
-    """What is going to be run, in a sentence."""
+    """A sentence on what will be run."""
     parts = [f"{name} ({price:.1f})" for name, price in plan.prices.items()]
     return ", ".join([*parts, counted(plan.n_true, "true run")]) + f": {plan.total:.0f} runs' worth in all"

@@ -1,7 +1,7 @@
 """Sources of text: named groups of examples, for training or evaluation, read from files.
 
-Where fine-tuning begins. A source is a JSONL file, one object per line, or the rows of a dataset that share the value
-of a column. Whatever is wrong with it is said here, with its file and line, before any model is loaded.
+A source is a JSONL file, one object per line, or the rows of a dataset that share the value of a column. Errors in it
+are reported here, with file and line, before any model is loaded.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ class Record:
 
     @property
     def text(self) -> str:
-        """All of its text but a label, in lower case and with single spaces: what duplicates are found by."""
-        parts = [part for name, value in self.fields.items() if name != "label" for part in _texts(value)]
+        """All of its text except the label, in lower case and with single spaces, to find duplicates."""
+        parts: list[str] = []
+        for name, value in self.fields.items():
+            if name != "label":
+                parts += [turn["content"] for turn in value] if isinstance(value, list) else [str(value)]
         return " ".join(" ".join(parts).lower().split())
 
 
@@ -218,7 +221,7 @@ def find_leaks(sources: Iterable[Source], targets: Iterable[Source]) -> list[Lea
 
 
 def warn_of_leaks(leaks: Sequence[Leak]) -> None:
-    """Say which sources hold examples of the targets, which makes them look better than they are."""
+    """Warn of sources that contain examples of the targets, which makes them look better than they are."""
     for source, number in Counter(leak.source for leak in leaks).items():
         first = next(leak for leak in leaks if leak.source == source)
         how = "is" if first.similarity == 1 else f"is nearly ({first.similarity:.0%})"
@@ -233,10 +236,6 @@ def warn_of_leaks(leaks: Sequence[Leak]) -> None:
 def _shingles(text: str) -> set[str]:
     words = text.split()
     return {" ".join(words[at : at + SHINGLE]) for at in range(len(words) - SHINGLE + 1)}
-
-
-def _texts(value: Any) -> list[str]:
-    return [turn["content"] for turn in value] if isinstance(value, list) else [str(value)]
 
 
 def _named(format_: str) -> str:

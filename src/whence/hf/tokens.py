@@ -1,7 +1,7 @@
-"""From text to rows of tokens; those of answers are trained, those of prompts are not.
+"""From text to rows of tokens; only the tokens of answers are trained, not those of prompts.
 
-Chats are written by the chat template of the tokenizer; prompts and completions, texts, and texts with labels by the
-plain tokenizer. Rows that are longer than the model can read are cut, and counted.
+Chats use the chat template of the tokenizer; prompts and completions, texts, and texts with labels are tokenized
+directly. Rows that are longer than the context of the model are cut, and counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """Tokens of an example, and the places of those that are trained."""
+    """Tokens of an example, and the places of the trained ones."""
 
     ids: list[int]
     places: list[int]
@@ -32,18 +32,11 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """The examples of a source as tokens.
-
-    Attributes
-    ----------
-    rows : list of Row
-    n_cut : int
-        How many were longer than the limit.
-    """
+    """The examples of a source as tokens."""
 
     name: str
     rows: list[Row]
-    n_cut: int
+    n_cut: int  # how many were longer than the limit
 
     @property
     def n_tokens(self) -> int:
@@ -51,24 +44,16 @@ class Rows:
         return sum(len(row.ids) for row in self.rows)
 
     def longest_first(self) -> Rows:
-        """The same examples by length, so that those of similar length come together."""
+        """The same examples, longest first: batches then have examples of similar length."""
         return Rows(self.name, sorted(self.rows, key=lambda row: -len(row.ids)), self.n_cut)
 
 
 def tokenize(
     source: Source, tokenizer: PreTrainedTokenizerBase, *, limit: int, template: Template | None = None
 ) -> Rows:
-    """Tokens of every example of a source.
+    """Tokens of every example of a source; the template is for texts with labels.
 
-    Parameters
-    ----------
-    source : Source
-    tokenizer : tokenizer of transformers
-    limit : int
-        Tokens of an example, at most. Of longer ones with a prompt, the start of the prompt is left out; of a text or
-        an answer, the end.
-    template : Template, optional
-        How a text and its label are written.
+    Examples with more tokens than the limit lose the start of their prompt, then the end of the text or answer.
     """
     writers: dict[str, Callable[[Record], Row]] = {
         "messages": lambda record: _chat(record.fields["messages"], tokenizer, record.place),
@@ -89,7 +74,7 @@ def tokenize(
 
 
 def cut_in_words(found: Sequence[Rows], limit: int) -> str:
-    """What was cut, in a sentence; empty where nothing was."""
+    """A sentence on what was cut; empty if nothing was."""
     cut = [rows for rows in found if rows.n_cut]
     if not cut:
         return ""

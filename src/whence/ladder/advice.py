@@ -1,7 +1,7 @@
-"""How close each method came to true runs where measured, and how to spend a budget of true runs.
+"""How close each method came to true runs in our measurements, and how to spend a budget of true runs.
 
-What methods cost is measured (probes.py). How near they come is known where the model is linear in what is trained, and
-elsewhere from where it was measured: the mean over problems, and the lowest and highest of them.
+What methods cost is measured (probes.py). How close they come to true runs is known if the model is linear in what is
+trained; otherwise it is the mean over the problems it was measured on, with the lowest and highest of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
     "retrain": ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0)),
 }
 ALIKE = 0.05  # difference of these below which the cheaper one is taken
-QUARTER = 0.25  # of the steps, after which runs of single tasks told nearly as much
+QUARTER = 0.25  # of the steps, after which runs of single tasks predicted nearly as well
 MIX, SCORES = ("influence", "trak"), 1 / 2  # scores to fuse by default, and of a budget what they may cost
 # Of true runs fused with these scores, and alone, by their number: problems of scores.md that nothing was chosen on.
 MEASURED: dict[int, tuple[Evidence, Evidence]] = {
@@ -53,28 +53,16 @@ PER_TASK = 2  # true runs for each task, of which a surrogate learns about as mu
 
 @dataclass(frozen=True)
 class Workload:
-    """What a problem consists of.
-
-    Attributes
-    ----------
-    n_tasks, n_examples, n_queries : int
-        Tasks, their examples, and those of the targets.
-    n_params, n_trained : int
-        Parameters of the model, and of these the ones that are trained.
-    linear, exact : bool
-        Whether the model is linear in what is trained, and whether GradEx then takes all of it.
-    early : float
-        Share of the steps that runs to be merged take.
-    """
+    """Size and kind of a problem."""
 
     n_tasks: int
     n_examples: int
     n_queries: int
     n_params: int
     n_trained: int
-    linear: bool = False
-    exact: bool = False
-    early: float = 1.0
+    linear: bool = False  # in the trained parameters
+    exact: bool = False  # linear, and GradEx uses all parameters
+    early: float = 1.0  # share of the steps in runs to be merged
 
     def expected(self, method: str) -> float:
         """Rank correlation with true runs to expect of a method."""
@@ -117,18 +105,9 @@ def workload(setup: Setup) -> Workload:
 def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float | None = None) -> tuple[str, str]:
     """Return the method to take for n subsets, and why, in words.
 
-    True runs, where there are to be few, they take a few seconds or the budget covers them. Else, of the methods within
-    the budget, the one that is expected to come nearest to them; of two that are alike, the cheaper.
-
-    Parameters
-    ----------
-    prices : dict of str to Price
-        From `whence.ladder.probes.probe`.
-    work : Workload
-    n : int
-    budget : float, optional
-        What may be spent, in true runs. Where not given, two for each task, from which a surrogate learns about as much
-        as estimates tell, and at most half of n.
+    True runs, if there are few subsets, runs take a few seconds, or the budget covers them. Else the method within the
+    budget that is expected to be closest to true runs, or the cheaper of two similar ones. The budget is in true runs;
+    by default two per task, from which a surrogate learns about as much as from estimates, and at most half of n.
     """
     if "retrain" not in prices:
         best = max(prices, key=work.expected)
@@ -158,17 +137,9 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
 def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[tuple[str, ...], int]:
     """Return how to spend a budget of true runs: which estimates to fuse, with how many true runs.
 
-    GradEx where it is exact; else scores of one joint run, of the two kinds that err differently, as far as they cost
-    at most half of the budget and leave enough true runs to fuse them with: five with scores told more than forty
-    alone (`MEASURED`). What remains goes to true runs.
-
-    Parameters
-    ----------
-    prices : dict of str to Price
-        From `whence.ladder.probes.probe`.
-    work : Workload
-    budget : float
-        In true runs.
+    GradEx if it is exact; else scores of one joint run, of two kinds with different errors, as long as they cost at
+    most half of the budget and leave enough true runs to fuse with: five with scores were better than forty alone
+    (`MEASURED`). The rest goes to true runs.
     """
     cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
     chosen: list[str] = []
@@ -184,7 +155,7 @@ def _evidence(work: Workload, method: str) -> str:
     """What is known of how near a method comes to true runs, in a sentence."""
     if method == "gradex" and work.exact:
         return (
-            "The model is linear in what is trained, so that GradEx gives what training to the end gives, up to its "
+            "The model is linear in what is trained, so GradEx gives what training to the end gives, up to its "
             "penalty (a few true runs, by --truth, choose it)."
         )
     kind = "small models" if work.n_trained <= SMALL else "larger models, fine-tuned,"
@@ -195,7 +166,7 @@ def _evidence(work: Workload, method: str) -> str:
 def _beyond(
     prices: Mapping[str, Price], work: Workload, cost: Mapping[str, float], budget: float | None
 ) -> tuple[str, str]:
-    """Return what to take where no method is within the budget."""
+    """Return what to use if no method is within the budget."""
     if budget is None:
         enough = counted(PER_TASK * work.n_tasks, "true run")
         return "retrain", f"no estimate is worth its price here: a surrogate of {enough} tells about as much."
@@ -203,7 +174,7 @@ def _beyond(
     if (short_runs := short / prices["retrain"].each) <= budget:
         return "merge", (
             f"with a quarter of the steps and by outputs (options {{'merge': {{'early': {QUARTER}, 'merge': "
-            f"'outputs'}}}}) it costs {short_runs:.1f} true runs, where as it is it costs {cost['merge']:.0f}. "
+            f"'outputs'}}}}) it costs {short_runs:.1f} true runs instead of {cost['merge']:.0f}. "
             f"The remaining {budget - short_runs:.0f} true runs tell how far to trust it: fuse both."
         )
     if budget >= FEWEST:

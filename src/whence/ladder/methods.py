@@ -22,28 +22,16 @@ RETURNS = "a whence.Problem, or (problem, recipe), or (problem, recipe, {method:
 
 @dataclass(frozen=True)
 class Method:
-    """A way to outcomes.
+    """A method of measuring or estimating outcomes."""
 
-    Attributes
-    ----------
-    trust : str
-        What to trust it for.
-    make : callable
-        ``make(problem, recipe, **options)`` returns the outcome function.
-    trains : bool
-        Whether it takes a recipe.
-    kind : str
-        "truth", "scores" of one joint run, or "estimates".
-    """
-
-    trust: str
-    make: Callable[..., Measurable]
-    trains: bool = True
-    kind: str = "estimates"
+    trust: str  # what it is good for
+    make: Callable[..., Measurable]  # make(problem, recipe, **options) returns the outcome function
+    trains: bool = True  # whether it takes a recipe
+    kind: str = "estimates"  # or "truth", or "scores" of one joint run
 
 
 def _home(name: str, *args: object, **options: object) -> Measurable:
-    """Make something of the package, which is loaded when it is first wanted."""
+    """Make an object of a class of the package, which is loaded on first use."""
     import whence
 
     made: Measurable = getattr(whence, name)(*args, **options)
@@ -128,5 +116,5 @@ def make_estimator(setup: Setup, method: str, **options: object) -> Measurable:
     if method not in METHODS:
         raise InputError(f"There is no method '{method}'. {did_you_mean(method, METHODS)}")
     if setup.recipe is None and METHODS[method].trains:
-        raise InputError(f"The method '{method}' trains: return a recipe beside the problem, (problem, recipe).")
+        raise InputError(f"The method '{method}' needs a recipe to train with: return (problem, recipe).")
     return METHODS[method].make(setup.problem, setup.recipe, **{**options, **setup.options.get(method, {})})

@@ -1,8 +1,8 @@
 """What each method costs on this machine, in seconds, from timing a small part of it.
 
-A few steps of a training, the features of a few examples, the solution of a few subsets: each is done for four times as
-much until it takes a moment, and what that cost is carried on to the whole. So the prices know what no count of passes
-does: that small models are trained side by side, and what is slow on this machine.
+A few steps of training, the features of a few examples, the solution of a few subsets: each is timed on four times as
+much until it takes a moment, and extrapolated to the whole. Unlike a count of passes, these prices know that small
+models are trained side by side, and what is slow on this machine.
 """
 
 from __future__ import annotations
@@ -67,15 +67,9 @@ class Price:
 
 
 def probe(setup: Setup, n: int) -> dict[str, Price]:
-    """Return the price of every method that the problem allows, for n subsets, from a few seconds of work.
+    """Return the price of every method that works for the problem, for n subsets, from a few seconds of timing.
 
-    Scores that the model does not allow, such as EK-FAC's of a layer that it does not know, are left out with a note.
-
-    Parameters
-    ----------
-    setup : Setup
-    n : int
-        Subsets to be estimated: as many runs are made side by side, if memory allows it.
+    Scores that do not work for the model, such as EK-FAC with an unknown layer, are left out with a note.
     """
     probes = _Probes(setup, n)
     methods = [name for name in METHODS if setup.recipe is not None or not METHODS[name].trains]
@@ -111,15 +105,7 @@ def seconds(work: Work) -> float:
 
 
 def extrapolated(prepare: Callable[[int], Work], most: int, start: int = 1) -> float:
-    """Return the seconds of work of size ``most``, a straight line through what smaller sizes take.
-
-    Parameters
-    ----------
-    prepare : callable
-        From a size to the work, which alone is timed.
-    most, start : int
-        The size wanted, and the first to be tried.
-    """
+    """Return the seconds of work of size ``most``, extrapolated linearly from smaller sizes; only the work is timed."""
     size = min(start, most)
     took = min(seconds(prepare(size)) for _ in range(2))  # the first call of anything is slower
     slope, tried = took / size, 1
@@ -137,7 +123,7 @@ def _made(kind: type[Estimator], setup: Setup, method: str) -> Estimator:
 
 
 class _Probes:
-    """The methods on one problem, each tried on a little of it."""
+    """The methods on one problem, each timed on a small part of it."""
 
     def __init__(self, setup: Setup, n: int) -> None:
         self.given, self.problem, self.n = setup, setup.problem, n

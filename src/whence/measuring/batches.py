@@ -1,4 +1,4 @@
-"""Batches of work that is kept when each is finished: small enough that a kill loses seconds of it."""
+"""Batches of work, each saved when it is finished: small enough that a kill loses only seconds of work."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ TOGETHER = 0.7  # share of the time of single items below which they are better 
 
 
 def growing(n: int, most: int) -> Iterator[slice]:
-    """Slices of n items, of a largest size, so that the work between them takes about ten seconds.
+    """Slices of n items, each at most ``most``, sized to take about ten seconds.
 
-    The first two say how long an item takes. Where more items take hardly longer than few, as on a GPU, the others
-    have as many as there may be.
+    The first two show how long an item takes. If many items take hardly longer than few, as on a GPU, the others have
+    the largest size.
 
     Examples
     --------

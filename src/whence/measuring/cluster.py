@@ -23,14 +23,9 @@ if TYPE_CHECKING:
 
 
 class RayEngine(Pool):
-    """Actors that each hold the outcome function, with its CPUs and GPUs of the cluster.
+    """Actors that each hold the outcome function, with their CPUs and GPUs of the cluster.
 
-    Parameters
-    ----------
-    outcome_fn : OutcomeFn
-    task_names : tuple of str
-    workers : Workers
-        A cluster that is started for the run, where there is no address, gets room for all of them.
+    Without an address, a cluster is started that has room for all workers.
     """
 
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:
@@ -64,7 +59,7 @@ class RayEngine(Pool):
             self._ray.wait(due, num_returns=1, timeout=seconds)
 
     def close(self) -> None:
-        """End the cluster, where it was started for this run."""
+        """End the cluster, if it was started for this run."""
         if self._began:
             self._ray.shutdown()
 
@@ -150,7 +145,7 @@ class RayWorker:
         return message
 
     def printed(self) -> str:
-        """Nothing: what a row printed comes with its reply, and is lost with its worker."""
+        """Nothing: the output of a row comes with its reply."""
         return ""
 
     def dismiss(self) -> None:

@@ -19,18 +19,10 @@ MOST_VALUES = 3
 
 
 class Display:
-    """Progress of a run on stderr: rows done and failed, how fast, how long still, and the latest values.
+    """Progress of a run of ``n_rows`` on stderr: rows done and failed, speed, time left, and the latest values.
 
-    Parameters
-    ----------
-    ledger : Ledger
-    n_rows : int
-        Rows to measure now.
-    by : str
-        Who measures, in words.
-    progress : bool or None
-        None for a bar where stderr is a terminal; True also to announce the start, and to print plain lines elsewhere;
-        False for nothing at all.
+    ``progress`` is None for a bar if stderr is a terminal; True also announces the start, with ``by`` whom it is made,
+    and prints plain lines elsewhere; False shows nothing.
     """
 
     def __init__(self, ledger: Ledger, n_rows: int, by: str = "", *, progress: bool | None = None) -> None:

@@ -1,7 +1,7 @@
 """The contract of engines, and the table of them: who measures rows, and where.
 
-An engine is made of an outcome function, the names of the tasks and a `Workers`, and gives results of jobs. Adding one
-takes a class with the three methods of `Engine`, a line in `ENGINES`, and a line in the conformance table of the tests.
+An engine is made from an outcome function, the task names and a `Workers`, and returns the results of jobs. To add one,
+write a class with the three methods of `Engine`, and add a line to `ENGINES` and to the conformance table of the tests.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ ENGINES = {
 
 
 class Engine(Protocol):
-    """Who measures rows.
+    """Measures rows.
 
-    Whatever happens to a row (it raises, hangs beyond the timeout, ends its process) is a result of that row alone;
-    every job comes back exactly once, in any order; values depend on the subset and the seed of the job only.
+    If a row raises, hangs or ends its process, only that row fails. Every job is answered exactly once, in any order.
+    Values depend only on the subset and the seed of the job.
     """
 
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, in lists of those that were finished together.
+        """Results of the jobs, in lists of jobs that finished together.
 
-        Where ``todo`` is a deque, jobs are taken from it, and those that are added while results are handed on follow.
+        If ``todo`` is a deque, jobs are taken from it, and its owner may add more between results.
         """
         ...
 
     def __enter__(self) -> Engine: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End everything that it has started."""
+        """End everything that it started."""
         ...
 
 
@@ -63,7 +63,7 @@ class Workers:
     gpus_per_task: float = 0
 
     def check(self, outcome_fn: OutcomeFn, plan: Plan) -> None:
-        """Refuse what cannot be, before anything is begun."""
+        """Refuse invalid settings before anything starts."""
         if self.engine not in ENGINES:
             named = ", ".join(map(repr, ENGINES))
             raise InputError(f"must be one of {named}. Got {self.engine!r} instead.", parameter="engine", of="measure")

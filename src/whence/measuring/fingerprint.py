@@ -1,10 +1,9 @@
-"""What the outcomes of a function depend on, as digests by name: its source, its data, its settings.
+"""Digests, by name, of what the outcomes of a function depend on: its source, its data, its settings.
 
-A run folder is resumed only with the function it was begun with. A function without a ``fingerprint`` of its own is
-looked at from outside: the text of the file it is in and of the files of the same project that those import, without
-comments and formatting; the data it refers to (module-level values, closures, defaults, arguments of a partial); and
-the attributes of an object. Installed libraries, files that are read while a row is measured, and the
-environment are not seen.
+A run folder is resumed only if they have not changed. If a function has no ``fingerprint``, it is inspected: the text
+of its file and of the files of the same project that it imports, without comments and formatting; the data it refers
+to (module-level values, closures, defaults, arguments of a partial); and the attributes of an object. Installed
+libraries, files that are read while a row is measured, and the environment are not included.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def fingerprint_of(outcome_fn: OutcomeFn) -> dict[str, str]:
 
 
 def state_of(outcome_fn: OutcomeFn) -> dict[str, str]:
-    """What is in memory of all that, and so may have changed by measuring."""
+    """The part of it that is in memory, and may have changed while measuring."""
     if getattr(given(outcome_fn), "fingerprint", None) is not None:
         return {}
     return {name: value for name, value in parts_of(given(outcome_fn)) if name.startswith(_IN_MEMORY)}
@@ -98,7 +97,7 @@ def parts_of(function: object) -> Iterator[tuple[str, str]]:
 
 
 def _source_of(defined: FunctionType | type) -> Iterator[tuple[str, str]]:
-    """Files of a function or class, or its own text or code where it is in none."""
+    """Digests of the files of a function or class, or of its own text or code if it has no file."""
     file = getattr(sys.modules.get(defined.__module__), "__file__", None)
     path = Path(file) if file and file.endswith(".py") else None
     if path is not None and path.is_file():
@@ -169,7 +168,7 @@ def _code(code: CodeType) -> tuple[bytes, list[object], tuple[str, ...]]:
 
 
 def _data(function: object, seen: set[int], home: str = "") -> Iterator[tuple[str, str]]:
-    """Values that a function refers to, and those that functions of its project refer to that it refers to."""
+    """Values that a function refers to, and, recursively, those of the functions of its project that it refers to."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
     seen.add(id(function))
@@ -190,7 +189,7 @@ def _data(function: object, seen: set[int], home: str = "") -> Iterator[tuple[st
 
 
 def _is_own(module: object) -> bool:
-    """Whether a module is a file of the user's: not a library's, and not ours."""
+    """Whether a module is a file of the user: not of a library, and not of whence."""
     if not isinstance(module, str):
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -216,7 +215,7 @@ def _values(kind: str, values: Mapping[str, object] | Mapping[int | str, object]
 
 
 def digest(value: object) -> str | None:
-    """Short text of a value: itself where it is short, else a hash; None for what is code and not data.
+    """Short text of a value: itself if it is short, else a hash; None for code.
 
     Examples
     --------
@@ -230,12 +229,12 @@ def digest(value: object) -> str | None:
         return text if len(text) <= _SHORT else _hash(text.encode())
     try:
         return _hash(*_pieces(value))
-    except Exception:  # what cannot be looked into is known by its kind
+    except Exception:  # a value that cannot be inspected is identified by its type
         return type(value).__qualname__
 
 
 def _pieces(value: object) -> Iterator[bytes]:
-    """Bytes that say all of a value."""
+    """Bytes that identify a value."""
     if isinstance(value, Mapping):
         for key in sorted(value, key=repr):
             yield f"{key!r}:".encode()

@@ -17,17 +17,8 @@ from whence.outcomes.subset import Subset
 class FunctionInFile(OutcomeFn):
     """Outcome function of a file, sent to workers as the text of the file.
 
-    Workers then need not have the file, and rows measured tomorrow use the file as it is now.
-
-    Parameters
-    ----------
-    path : str
-    name : str
-        Of the function.
-    text : str
-        Content of the file.
-    function : callable, optional
-        The function, if the text was executed before.
+    Workers then need not have the file, and rows measured tomorrow use the file as it is now. ``function`` is given if
+    the text was executed before.
     """
 
     def __init__(
@@ -49,17 +40,7 @@ class FunctionInFile(OutcomeFn):
 
 
 def load_function(text: str) -> tuple[object, list[str] | None]:
-    """Outcome function named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` of its file, if there are any.
-
-    Parameters
-    ----------
-    text : str
-
-    Returns
-    -------
-    outcome_fn : callable, or object with a method ``batch``
-    tasks : list of str or None
-    """
+    """Object named by ``FILE.py:NAME`` or ``MODULE:NAME``, and the ``TASKS`` of its file, if there are any."""
     where, colon, name = text.rpartition(":")
     if not (where and colon and name.isidentifier()):
         raise InputError(

@@ -1,8 +1,8 @@
 """The guard of a worker: a process that ends it, and all it has started, once the process that started it has died.
 
-A thread of the worker could not: compiled code that holds the interpreter's lock keeps it from running. The text of
-this file is run by the program of a worker before anything else is imported, so that the copy that stays behind as the
-guard is small and has a single thread.
+A thread of the worker could not do this: compiled code that holds the interpreter lock would block it. A worker runs
+the text of this file before it imports anything else, so the process that stays behind as the guard is small and has a
+single thread.
 """
 
 import os
@@ -12,12 +12,12 @@ import threading
 
 
 def guard(lifeline: int, pipes: tuple[int, int]) -> None:
-    """Go on as the worker in a new process; this one waits for its end, or for that of the lifeline."""
+    """Continue as the worker in a new process; this process waits until it or the lifeline ends."""
     worker = os.fork()
     if worker == 0:
         os.close(lifeline)
         return
-    for handle in (0, 1, 2, *pipes):  # the worker's alone: their end has to be its end
+    for handle in (0, 1, 2, *pipes):  # only the worker may hold these: they must close when it ends
         os.close(handle)
     threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     _, status = os.waitpid(worker, 0)

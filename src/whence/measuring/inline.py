@@ -1,4 +1,4 @@
-"""Measuring in this process: rows one by one, or many together where the outcome function takes batches."""
+"""Measuring in this process: rows one by one, or in batches if the outcome function takes them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class InlineEngine:
 
 
 def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]]:
-    """Results of one batch. One that raises is halved, so that a bad row, or too little memory, costs no other row."""
+    """Results of one batch. If it raises, it is halved: a bad row, or too little memory, then fails no other row."""
     assert outcome_fn.batch is not None
     began = time.perf_counter()
     subsets, seeds = np.array([job.weights for job in chunk]), np.array([job.seed for job in chunk], dtype=np.int64)

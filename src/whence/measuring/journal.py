@@ -32,13 +32,13 @@ from whence.outcomes.writing import (
 
 
 class Books:
-    """Where results are booked: the ledger in memory, and whatever a subclass keeps of them."""
+    """Where results are recorded: the ledger in memory, and on disk in a subclass."""
 
     def __init__(self, plan: Plan) -> None:
         self.ledger = Ledger(plan)
 
     def book(self, results: Sequence[Result]) -> list[Result]:
-        """Keep and book results, and return them as they were booked; stop where no row could ever fit a table."""
+        """Record results, and return them as recorded; raise if no row could ever fit a table."""
         first = not self.ledger.targets
         found = [settled(result, self.ledger.plan) for result in results]
         self.keep(found)
@@ -48,20 +48,20 @@ class Books:
         return found
 
     def extend(self, plan: Plan) -> None:
-        """Go on with a plan that has more subsets."""
+        """Continue with a plan that has more subsets."""
         self.ledger.extend(plan)
 
     def keep(self, results: Sequence[Result]) -> None:
         """Make results durable."""
 
     def forget_directions(self) -> None:
-        """Drop directions of targets that do not exist: the rows are kept, so that the directions can be corrected."""
+        """Drop directions of targets that do not exist; the rows are kept, and the directions can be corrected."""
 
     def finished(self, state: dict[str, str]) -> None:
-        """Note what the outcomes depend on, of what is in memory, as it is after rows were measured."""
+        """Note the state in memory that outcomes depend on, after rows were measured."""
 
     def _check_names(self, results: Sequence[Result], found: Sequence[Result]) -> None:
-        """Say at once, and not after every row has been trained, that a direction or a name cannot be meant."""
+        """Refuse impossible directions and names after the first row, and not after all rows have been trained."""
         if self.ledger.targets:
             try:
                 as_directions(self.ledger.plan.maximize, self.ledger.targets)
@@ -74,15 +74,10 @@ class Books:
 
 
 class Journal(Books):
-    """A run folder being written to. Made by `open_journal`.
+    """A run folder that is being written to; made by `open_journal`.
 
-    Parameters
-    ----------
-    folder : Path
-    plan : Plan
-        Of a new run, or one that extends the plan in the folder.
-    accept : bool
-        Whether to resume although the function or its data have changed.
+    The plan is that of a new run, or one that extends the plan in the folder. With ``accept``, the run is resumed
+    although the function or its data have changed.
     """
 
     def __init__(self, folder: Path, plan: Plan, *, accept: bool = False) -> None:
@@ -144,7 +139,7 @@ class Journal(Books):
         os.close(self._file)
 
     def finished(self, state: dict[str, str]) -> None:
-        """Mark what has changed by itself as varying, so that it does not keep the run from being resumed."""
+        """Mark what measuring itself changed as varying: it must not prevent the run from being resumed."""
         plan = self.ledger.plan
         varies = {name: VARIES for name, value in state.items() if plan.fingerprint.get(name) != value}
         if varies and is_run(self.folder):
@@ -156,7 +151,7 @@ class Journal(Books):
         _write_plan(self.folder, replace(self.ledger.plan, maximize=()))
 
     def _tidy_reports(self, results: Sequence[Result], *, all_of_them: bool) -> None:
-        """Write reports of rows that failed by what they returned, and delete those of rows that have values now."""
+        """Write reports of rows that returned unusable values, and delete reports of rows that have values now."""
         for job, reply in results:
             if reply.values is not None:
                 self._report(job.row, job.replicate).unlink(missing_ok=True)
@@ -177,9 +172,9 @@ class Journal(Books):
             file.write(_report(self.ledger.plan, job, reply))
 
     def _append(self, data: bytes) -> None:
-        """Add to the file and wait until it is on disk; what the disk cannot take is taken back.
+        """Append to the file and wait until it is on disk; undo the append if the disk cannot take it.
 
-        Lines that an interrupt finds written stay: they may have been read, and one cut short is seen by its checksum.
+        Lines that were written before an interrupt stay: they may have been read, and checksums reveal a partial line.
         """
         self._check_place()
         try:
@@ -194,7 +189,7 @@ class Journal(Books):
         self._end += len(data)
 
     def _check_place(self) -> None:
-        """Refuse to write on to a file that was deleted or replaced."""
+        """Refuse to append to a file that was deleted or replaced."""
         ours = os.fstat(self._file)
         try:
             found = os.lstat(self.folder / ROWS)
@@ -202,7 +197,7 @@ class Journal(Books):
             found = None
         if found is None or (found.st_dev, found.st_ino) != (ours.st_dev, ours.st_ino) or not is_run(self.folder):
             raise InputError(
-                f"'{ROWS}' or '{PLAN}' was deleted or replaced while rows were measured, so that results cannot be kept"
+                f"'{ROWS}' or '{PLAN}' was deleted or replaced while rows were measured, so results cannot be kept"
                 " there. Restore the folder and run the same again, or use another one."
             )
 
@@ -220,7 +215,7 @@ def open_journal(folder: Path, plan: Plan, *, accept: bool = False) -> Iterator[
 
 @contextmanager
 def _in_words(folder: Path) -> Iterator[None]:
-    """Say where it was, of what the user can fix."""
+    """Name the folder in errors that the user can fix."""
     try:
         yield
     except InputError as error:
@@ -232,7 +227,7 @@ def _in_words(folder: Path) -> Iterator[None]:
 
 
 def _own_folder(path: Path) -> Path:
-    """Folder that is there, and not a link to another."""
+    """The folder, created if needed; a symbolic link is refused."""
     if path.is_symlink():
         raise InputError(f"'{path.name}' is a symbolic link, which is not followed. Delete it.")
     path.mkdir(exist_ok=True)
@@ -240,7 +235,7 @@ def _own_folder(path: Path) -> Path:
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:
-    """Write run.json, whole or not at all; an earlier one keeps the day on which it was begun."""
+    """Write run.json, whole or not at all; the date on which the run began is kept."""
     from whence import __version__
 
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")

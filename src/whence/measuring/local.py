@@ -38,8 +38,8 @@ THREADS = (
 class LocalEngine(Pool):
     """Processes that each hold the outcome function, with a number of threads for numpy, torch and others.
 
-    They are started afresh rather than forked: a fork copies locks and CUDA handles in whatever state they are in. So
-    the function travels once to each, by value where it was defined in a script or a notebook.
+    They are started fresh rather than forked, because a fork copies locks and CUDA handles in their current state. The
+    function is sent once to each, by value if it was defined in a script or a notebook.
     """
 
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers) -> None:
@@ -56,17 +56,17 @@ class LocalEngine(Pool):
         return LocalWorker(self._packed, self._environment)
 
     def wait(self, workers: Sequence[LocalWorker], seconds: float) -> None:
-        """Wait for replies, for output and for ends of processes."""
+        """Wait for replies, output, or the end of a process."""
         wait([handle for worker in workers for handle in worker.handles()], seconds)
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Environment of a worker: its number of threads, and an order of sets that is the same in all."""
+    """Environment of a worker: its number of threads, and the same hash seed in all."""
     return {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"), **dict.fromkeys(THREADS, str(threads))}
 
 
 def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
-    """What a worker needs, as bytes for another process."""
+    """The outcome function and the task names, pickled."""
     from joblib import wrap_non_picklable_objects
 
     needed = given(outcome_fn), task_names
@@ -74,8 +74,8 @@ def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
         return bytes(ForkingPickler.dumps(wrap_non_picklable_objects(needed, keep_wrapper=False)))
     except Exception as error:
         raise InputError(
-            f"The outcome function cannot be sent to another process ({brief(error)}). Make what it needs within it, "
-            "or measure with {engine}, in this process.",
+            f"The outcome function cannot be sent to another process ({brief(error)}). Create what it needs inside the "
+            "function, or measure with {engine}, in this process.",
             engine="inline",
         ) from error
 
@@ -90,7 +90,7 @@ class LocalWorker:
         self._output, output = os.pipe()
         os.set_blocking(self._output, False)
         theirs = (incoming, outgoing, lifeline)
-        # A program of its own, and not multiprocessing's: that would import the user's script again.
+        # Not a process of multiprocessing, which would import the user's script again.
         code = f"{GUARD}\nguard({lifeline}, {theirs[:2]})\nsys.path[:] = {sys.path!r}\n{WORK}main{theirs[:2]}"
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-c", code],
@@ -106,7 +106,7 @@ class LocalWorker:
         self._jobs, self._replies = Connection(jobs, readable=False), Connection(replies, writable=False)
         self._printed = b""
         self._dismissed = -math.inf
-        # Until it has been read, a large function fills the pipe: other workers need not wait for that.
+        # A large function fills the pipe until it is read; other workers should not have to wait for that.
         self._sender = threading.Thread(target=self._send, args=(packed,), daemon=True)
         self._sender.start()
 
@@ -115,7 +115,7 @@ class LocalWorker:
             self._jobs.send_bytes(packed)
 
     def handles(self) -> list[Connection | int]:
-        """Whatever becomes readable when there is something to do."""
+        """Handles that become readable when there is something to do."""
         return [handle for handle in (self._replies, self._output) if handle is not None]
 
     def begin(self, job: Job) -> bool:
@@ -138,8 +138,8 @@ class LocalWorker:
                 return message
         except (EOFError, OSError):
             gone = True
-        except Exception:  # whatever reading something else than a reply raises
-            return Lost("something else than its reply was written into its pipe")
+        except Exception:  # reading anything but a reply may raise anything
+            return Lost("something other than its reply was written into its pipe")
         return Lost(self._ending()) if gone else None
 
     def _ending(self) -> str:
@@ -157,8 +157,8 @@ class LocalWorker:
         return f"its process was ended by signal {-code}"
 
     def _read_output(self) -> None:
-        """Take what was printed, and keep the end of it."""
-        for _ in range(PIECES):  # and not until there is no more: some functions never stop
+        """Read what was printed, and keep the end of it."""
+        for _ in range(PIECES):  # not until the end: some functions never stop printing
             if self._output is None:
                 return
             try:
@@ -183,11 +183,11 @@ class LocalWorker:
         self._dismissed = time.monotonic()
 
     def stop(self) -> None:
-        """Kill it and all it has started."""
+        """Kill it and everything it started."""
         if self._life is None:
             return
         while self._process.poll() is None and time.monotonic() < self._dismissed + PATIENCE:
-            self._read_output()  # or it would wait for its last output to be read
+            self._read_output()  # else it could block on its last output
             time.sleep(0.005)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

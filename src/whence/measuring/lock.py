@@ -1,6 +1,6 @@
 """One process at a time in a run folder.
 
-The kernel holds the lock for the process and drops it however that ends, so that a crash leaves nothing to clean up.
+The kernel releases the lock when the process ends, in whatever way, so a crash leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NAME = ".lock"
 
 
 class Lock:
-    """Lock on a folder, from when it is made until it is closed.
+    """Lock on a folder, held until it is closed.
 
     Examples
     --------

@@ -52,44 +52,42 @@ def measure(
     """Measure the subsets of a design with an outcome function, and return the table of outcomes.
 
     With a ``path``, every finished row is written to disk at once. After any interruption, the same call resumes the
-    run, and one with more subsets or seeds extends it; `whence.read_outcomes` reads the folder at any time. A folder is
-    resumed only with what it was begun with: a function whose source, data or settings have changed is refused (see
-    `whence.measuring.fingerprint` for what is compared). Values depend neither on the engine nor on the number
-    of workers, as long as ``outcome_fn`` takes all that is random from its seed (Python's, numpy's and, where it is
-    loaded, torch's own generators are seeded with it too).
+    run, and one with more subsets or seeds extends it; `whence.read_outcomes` reads the folder at any time. Resuming is
+    refused if the source, data or settings of the function have changed (see `whence.measuring.fingerprint`). Values
+    do not depend on the engine or the number of workers, as long as ``outcome_fn`` takes all randomness from its seed
+    (the global generators of Python, numpy and, if loaded, torch are seeded with it too).
 
-    A row fails where the outcome function raises, returns what is not finite or not what the first row returned,
+    A row fails if the outcome function raises, returns values that are not finite or other metrics than the first row,
     takes longer than ``timeout``, or ends its process. The others continue. Failed rows are NaN in the table, counted
-    in a `DataWarning`, and explained in ``path/failures``. Where a row fails before any other has succeeded, the run
-    stops: what is wrong with it is most likely wrong with all. The same call, with the function fixed, tries again.
+    in a `DataWarning`, and explained in ``path/failures``. If a row fails before any other has succeeded, the run
+    stops, because all others would most likely fail too. Fix the function and make the same call again.
 
     Parameters
     ----------
     outcome_fn : callable, or object with a method ``batch``
         ``outcome_fn(subset, seed)`` returns ``{metric: number}``, ``{metric: array}`` (targets ``metric[0], …``), or a
-        number or array (``outcome``); text among the metrics is set aside, with a `DataWarning`. ``subset`` is a
-        `Subset`: a row of 0 and 1 that knows names, as in ``"a" in subset`` or ``subset.tasks``. ``batch(subsets,
-        seeds)`` gets arrays (m, K) and (m,), at most ``batch_size`` (64) rows, and returns a column of m values, or m
-        rows, per metric; it is called in this process. `whence.measuring.outcome_fn.OutcomeFn` says what else either
-        may tell of itself.
+        number or array (``outcome``); text is left out, with a `DataWarning`. ``subset`` is a `Subset`: a row of 0 and
+        1 with names, as in ``"a" in subset`` or ``subset.tasks``. ``batch(subsets, seeds)`` gets arrays (m, K) and
+        (m,), at most ``batch_size`` (64) rows, and returns m values, or m rows, per metric; it is called in this
+        process. `whence.measuring.outcome_fn.OutcomeFn` lists the optional attributes of both.
     design : design, text such as "fixed:7", or array, DataFrame or Outcomes of subsets
-        Which subsets; see `whence.designs`. Subsets given as such are measured in their order.
+        Which subsets; see `whence.designs`. Given subsets are measured in their order.
     n : int, optional
-        How many subsets; all of them where the design lists them.
+        How many subsets; by default all, if the design lists them.
     tasks : sequence of str, or int
-        Names of the tasks, or their number. Not needed where ``outcome_fn`` or the subsets name them.
+        Names of the tasks, or their number. Not needed if ``outcome_fn`` or the subsets name them.
     path : path, optional
-        Run folder, new or of an earlier run. Nothing is written where it is not given.
+        Run folder; created, or resumed if it exists. By default nothing is written.
     seed : int
         Of the design and of the rows. Replicate r of subset i is measured with the seed
         ``numpy.random.SeedSequence([seed, r]).generate_state(n)[i] >> 1``.
     seeds : int, optional
-        How often each subset is measured; once where not given, or as often as the outcome function asks for.
+        Runs of each subset; by default as many as the outcome function asks for, usually one.
     jobs : int
         Number of workers; -1 for one per processor.
     engine : {"local", "ray", "inline"}
-        Worker processes on this machine, actors of a Ray cluster, or this process itself, for debugging: it has no
-        timeout, no protection against a crash, and the order of sets and the threads that this process happens to have.
+        Worker processes on this machine, actors of a Ray cluster, or this process, for debugging: without timeout or
+        protection against crashes, and with the hash seed and the threads of this process.
     threads : int
         Threads of numpy and torch in each worker. More are faster for large models, but may change the last digits.
     timeout : float, optional
@@ -97,23 +95,23 @@ def measure(
     retry : bool
         Whether to measure rows again that failed in an earlier call.
     keep_going : bool
-        Whether to continue where rows fail and none has succeeded.
+        Whether to continue if rows fail before any has succeeded.
     accept_change : bool
-        Whether to resume the folder of an earlier run although the function, its data or its settings have changed
-        since. The table then says so in its provenance.
+        Whether to resume although the function, its data or its settings have changed. The provenance of the table
+        then says so.
     maximize : bool, sequence of target names, or sequence of bool
-        For which targets higher is better, an array by its name; as the folder says where it is not given.
+        For which targets higher is better (arrays by their name); by default as in the folder.
     address : str, optional
-        Of a Ray cluster, or "auto"; one is started on this machine where it is not given.
+        Of a Ray cluster, or "auto"; by default one is started on this machine.
     cpus_per_task, gpus_per_task : float
-        What a row takes of the Ray cluster.
+        Resources of the Ray cluster for each row.
     progress : bool, optional
-        False for none; True for plain lines also where stderr is not a terminal.
+        False for none; True for plain lines even if stderr is not a terminal.
 
     Returns
     -------
     Outcomes
-        A row per subset and seed, the first seed of every subset before the second of any.
+        A row per subset and seed: all subsets with the first seed, then with the second, and so on.
 
     Examples
     --------
@@ -128,15 +126,9 @@ def measure(
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
     folder = None if path is None else Path(path)
     ledger = carry_out(
-        plan,
-        function,
-        folder,
-        workers,
-        retry=retry,
-        keep_going=keep_going,
-        accept_change=accept_change,
+        plan, function, folder, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
         progress=progress,
-    )
+    )  # fmt: skip
     if ledger.aside:
         warnings.warn(ledger.said_aside(), DataWarning, stacklevel=2)
     if ledger.failed:
@@ -159,8 +151,8 @@ def carry_out(
 ) -> Ledger:
     """Measure the remaining rows of a plan, and return the state of every row.
 
-    Without ``keep_going``, the run ends where the first rows, one for each worker, have all failed. ``grow`` is asked
-    for more jobs at the start and whenever rows are finished: it may extend the plan.
+    Without ``keep_going``, the run ends if the first rows, one for each worker, have all failed. ``grow`` is called for
+    more jobs at the start and whenever rows are finished; it may extend the plan.
     """
     workers.check(outcome_fn, plan)
     if folder is not None:
@@ -192,11 +184,12 @@ def _measure(
     ledger, planned = books.ledger, len(todo)
     # One row for each worker shows whether any succeeds; batches are taken whole.
     first = min(workers.count(), planned)
-    held = [] if ledger.done or keep_going or outcome_fn.batch is not None else _all_but(first, todo)
+    wait = not (ledger.done or keep_going or outcome_fn.batch is not None)
+    held = [todo.pop() for _ in range(len(todo) - first)][::-1] if wait else []
     failed: list[Result] = []
     with ExitStack() as stack:
         engine = stack.enter_context(workers.engine_for(outcome_fn, ledger.plan.task_names))
-        # Closed, so that workers end at once and not when the error that ended the loop is forgotten.
+        # Closed to end the workers at once, and not when the error that ended the loop is garbage-collected.
         results = stack.enter_context(closing(cast("Generator[list[Result]]", engine.results(todo))))
         display = stack.enter_context(Display(ledger, planned, workers.described(outcome_fn), progress=progress))
         for finished in results:
@@ -212,13 +205,8 @@ def _measure(
             todo.extend(grow(books))
 
 
-def _all_but(first: int, todo: deque[Job]) -> list[Job]:
-    """Take all jobs but the first ones."""
-    return [todo.pop() for _ in range(len(todo) - first)][::-1]
-
-
 def _stop(failed: Sequence[Result]) -> None:
-    """End a run of which no row has succeeded, before others are lost in the same way."""
+    """End a run in which no row has succeeded, before others fail in the same way."""
     job, reply = failed[0]
     raise InputError(
         f"row {job.row} failed after {duration(reply.seconds)}, before any other succeeded: "

@@ -1,4 +1,4 @@
-"""The contract between `whence.measure` and whatever it measures with.
+"""Outcome functions: the contract between `whence.measure` and the function it calls.
 
 An outcome function maps subsets of tasks to numbers. Any function of ``(subset, seed)`` is one, and so is any object
 that has a method ``__call__(subset, seed)`` or ``batch(subsets, seeds)``, with whichever of the attributes below it

@@ -100,7 +100,8 @@ def _given(design: object, n: int | None, names: tuple[str, ...] | None) -> tupl
             "The 'design' parameter of measure must be a design, or an array of subsets with a row per subset and a "
             f"column per task. Got shape {rows.shape} instead."
         )
-    named = columns if subsets is None else getattr(design, "task_names", columns)
+    named = None if subsets is None else getattr(design, "task_names", None)
+    named = columns if named is None else named
     if named is None:
         found = as_names(names, "task", rows.shape[1])
     else:
@@ -113,7 +114,7 @@ def _given(design: object, n: int | None, names: tuple[str, ...] | None) -> tupl
 
 
 def _order(have: Sequence[str], wanted: Sequence[str], whose: str) -> list[int]:
-    """Where each wanted task is among those that there are."""
+    """Index of each wanted task in those that are given."""
     if set(have) != set(wanted):
         odd = sorted(set(have) ^ set(wanted))
         raise InputError(f"{whose} must name the same tasks. They differ in: {some_of(odd)}.")

@@ -1,7 +1,7 @@
-"""A pool of workers, each with one row at a time, so that whatever happens to a worker is known to be of that row.
+"""A pool of workers, each with one row at a time: if a worker fails, its row is known.
 
-The pools of the standard library and of joblib do not fit: when one of their processes dies they give up on all rows
-that were under way, without saying whose fault it was, and a row that hangs cannot be stopped alone.
+The pools of the standard library and of joblib do not fit: when one of their processes dies, they give up on all
+running rows without saying which one caused it, and a row that hangs cannot be stopped alone.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ Message = Ready | Broken | Lost | Measured
 
 
 class Worker(Protocol):
-    """What measures one row at a time, elsewhere."""
+    """Measures one row at a time, outside this process."""
 
     def begin(self, job: Job) -> bool:
-        """Hand over a row; False where the worker turns out to be gone."""
+        """Send a row; False if the worker is gone."""
         ...
 
     def poll(self) -> Message | None:
-        """What the worker has to say, without waiting."""
+        """Its next message, without waiting."""
         ...
 
     def printed(self) -> str:
@@ -70,11 +70,11 @@ class Worker(Protocol):
         ...
 
     def dismiss(self) -> None:
-        """Tell it that there is nothing left to do, so that it can end by itself."""
+        """Tell it that there is nothing left to do and that it can end."""
         ...
 
     def stop(self) -> None:
-        """End it with everything that it has started: now, or soon after it was dismissed."""
+        """End it with everything that it started: now, or soon after it was dismissed."""
         ...
 
 
@@ -99,15 +99,15 @@ class Pool(ABC):
         """Return once a worker has a message, or after this many seconds."""
 
     def close(self) -> None:  # noqa: B027
-        """End what was started beside the workers."""
+        """End what was started in addition to the workers."""
 
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, in lists of those that were finished together."""
+        """Results of the jobs, in lists of jobs that finished together."""
         return pooled(self, self._workers.count(), todo, self._workers.timeout)
 
 
 class _Slot:
-    """A place in the pool: its worker now, and the row that it has."""
+    """A place in the pool: its current worker, and its row."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -121,12 +121,12 @@ class _Slot:
         return self.process is not None
 
     def answers(self, message: Measured) -> bool:
-        """Whether a reply is that of the row that the worker has, and from itself."""
+        """Whether a reply comes from this worker and is about its row."""
         now = self.job and (self.job.row, self.job.replicate, self.process)
         return now == (message.row, message.replicate, message.process)
 
     def give(self, job: Job) -> bool:
-        """Give a row to the worker; False where it has died idle."""
+        """Give a row to the worker; False if it died while idle."""
         began = time.monotonic()
         if not self.worker.begin(job):
             return False
@@ -135,29 +135,19 @@ class _Slot:
 
 
 def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | None) -> Iterator[list[Result]]:
-    """Results of the jobs, in lists of those that were finished together.
-
-    Parameters
-    ----------
-    engine : Pool
-    n_workers : int
-    todo : sequence of Job
-        Jobs that are added to a deque whenever results are handed on are measured too.
-    timeout : float or None
-        Seconds after which a row is stopped.
-    """
+    """Results of the jobs, in lists of jobs that finished together; see `whence.measuring.engine.Engine`."""
     waiting = as_queue(todo)
     slots: list[_Slot] = []
     held: list[Result] = []
     handed_on, early_deaths = -TOGETHER, 0
 
     def end(slot: _Slot) -> None:
-        """End a worker; `hand_out` starts another, where there is anything left to do for it."""
+        """End a worker; `hand_out` starts another if there is work left."""
         slot.worker.stop()
         slots.remove(slot)
 
     def hand_out() -> None:
-        """Give rows to the workers that have none, and start as many as there is work for."""
+        """Give rows to idle workers, and start as many workers as there is work for."""
         for slot in list(slots):
             if waiting and slot.ready and slot.job is None:
                 if slot.give(waiting[0]):
@@ -173,7 +163,8 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
             engine.wait([slot.worker for slot in slots], _pause(slots, held, handed_on, timeout))
             for slot in list(slots):
                 message = slot.worker.poll()
-                if message is None and _overdue(slot, timeout):
+                late = timeout is not None and slot.job is not None and time.monotonic() - slot.since > timeout
+                if message is None and late:
                     message = Lost(f"it took longer than {timeout:g} s")
                 if isinstance(message, Ready):
                     slot.process, early_deaths = message.process, 0
@@ -210,19 +201,15 @@ def pooled(engine: Pool, n_workers: int, todo: Sequence[Job], timeout: float | N
 
 
 def _finish(slot: _Slot, reply: Reply) -> list[Result]:
-    """What became of the row of a slot, with what it printed; nothing where it had none."""
+    """Result of the row of a slot, with what it printed; nothing if it had none."""
     job, seconds = slot.job, time.monotonic() - slot.since
     slot.job = None
     printed = slot.worker.printed() or reply.printed
     return [Result(job, reply._replace(seconds=reply.seconds or seconds, printed=printed))] if job else []
 
 
-def _overdue(slot: _Slot, timeout: float | None) -> bool:
-    return timeout is not None and slot.job is not None and time.monotonic() - slot.since > timeout
-
-
 def _pause(slots: list[_Slot], held: list[Result], handed_on: float, timeout: float | None) -> float:
-    """Seconds that may pass before something has to be done that no worker tells of."""
+    """Seconds until there is something to do even if no worker sends a message."""
     now = time.monotonic()
     moments = [now + TICK]
     if held:

@@ -31,7 +31,7 @@ def as_queue(todo: Sequence[Job]) -> deque[Job]:
 
 
 def measure_row(outcome_fn: Callable[[Subset, int], object], subset: Subset, seed: int) -> Reply:
-    """Call the outcome function; whatever goes wrong in it is a reply too.
+    """Call the outcome function; an error in it becomes a reply too.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def in_this_process() -> Iterator[None]:
 
 @contextmanager
 def restored() -> Iterator[None]:
-    """Give the process back its folder, its output and its depth of recursion, whatever a row has done to them.
+    """Restore the folder, the output streams and the recursion limit of the process after a row.
 
     Otherwise the next row could write into another folder, or fail when it prints.
     """

@@ -72,9 +72,7 @@ def _columns(returned: object, lead: int) -> tuple[tuple[str, ...], Floats]:
     given = {name: value for name, value in given.items() if name not in aside}
     if not given:
         beside = f", only text ({some_of(aside)})" if aside else ""
-        raise InputError(
-            f"The outcome function returned no metric at all{beside}, where {{metric: value}} was expected."
-        )
+        raise InputError(f"The outcome function returned no metric at all{beside}. It must return {{metric: value}}.")
     names: list[str] = []
     parts: list[Floats] = []
     for name, value in given.items():
@@ -93,7 +91,7 @@ def _columns(returned: object, lead: int) -> tuple[tuple[str, ...], Floats]:
 
 def _numbers(value: object, name: str, lead: int) -> Floats:
     real, detach = "complex" not in str(getattr(value, "dtype", "")), getattr(value, "detach", None)
-    if real and callable(detach):  # a tensor, wherever it lives and whatever its precision
+    if real and callable(detach):  # a tensor, on any device and in any precision
         value = detach().double().cpu().numpy()
     try:
         array = np.asarray(unmasked(value))

@@ -1,9 +1,9 @@
 """Losses and metrics of users: any function of (outputs, labels), as in torch.
 
-Training and estimates need the loss of every example, its slope and its curvature. A function that knows only batches
-is called with each example as a batch of one, side by side, and differentiated: a loss is then the mean of the losses
-of the examples, each by itself. A metric is called with what the model gives for all queries of a target: it returns a
-value for each query, or one for all of them.
+Training and estimates need the loss of every example, its slope and its curvature. A function of batches is therefore
+called with each example as a batch of one, side by side, and differentiated; the loss of a batch is the mean over its
+examples. A metric is called with the outputs for all queries of a target, and returns a value for each query, or one
+for all of them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,7 @@ TRIED = 4  # examples
 def as_loss(given: GivenLoss, shape: tuple[int, ...], labels: Tensor | None = None) -> Loss:
     """Return the loss of that name, or one made from a function of (outputs, labels).
 
-    Parameters
-    ----------
-    given : str, Loss or callable
-    shape : tuple of int
-        Of the outputs of one example, as the model gives them.
-    labels : tensor, optional
-        Of the tasks.
+    ``shape`` is that of the outputs of one example, and ``labels`` are those of the tasks.
 
     Examples
     --------
@@ -65,16 +59,10 @@ def _as_torch_has_them(labels: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 class PerExample:
-    """Loss of each example, from a function of (outputs, labels) that is called with one example at a time.
+    """Loss of each example, from a function of outputs (1, ...) and labels (1, ...): the mean of what it returns.
 
-    Parameters
-    ----------
-    function : callable
-        Of outputs (1, ...) and labels (1, ...) as the model and the data have them; the mean of what it returns counts.
-    shape : tuple of int
-        Of the outputs of one example.
-    classes_last : bool
-        Whether the outputs of a sequence have their classes last, where torch's losses of classes have them second.
+    ``shape`` is that of the outputs of one example. With ``classes_last``, the outputs of a sequence have their classes
+    last, while torch's losses of classes have them second.
     """
 
     def __init__(self, function: OwnFunction, shape: tuple[int, ...], *, classes_last: bool = True) -> None:
@@ -88,7 +76,7 @@ class PerExample:
 
     @property
     def name(self) -> str:
-        """As its author calls it."""
+        """Name of the function."""
         return name_of(self.given)
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -147,7 +135,7 @@ class PerExample:
         self._compare(flat.detach(), labels, found.detach())
 
     def _compare(self, flat: Tensor, labels: Tensor, found: Tensor) -> None:
-        """Warn where the loss of a batch is not made of the losses of its examples."""
+        """Warn if the loss of a batch is not made of the losses of its examples."""
         if isinstance(self.function, OF_CLASSES) or len(found) < 2:
             return
         try:
@@ -188,15 +176,9 @@ class PerExample:
 
 
 class OwnMetric:
-    """A user's metric of the outputs for many examples.
+    """A user's metric: a function of outputs (n, ...) and labels (n, ...) that returns n values, or one for all.
 
-    Parameters
-    ----------
-    function : callable
-        Of outputs (n, ...) and labels (n, ...), as the model and the data have them: returns n values, or one for all.
-    name : str
-    shape : tuple of int
-        Of the outputs of one example.
+    ``shape`` is that of the outputs of one example.
     """
 
     def __init__(self, function: OwnFunction, name: str, shape: tuple[int, ...]) -> None:
@@ -248,7 +230,7 @@ def is_whole(metric: object) -> bool:
 
 
 def as_given(outputs: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Outputs (n, C) in the form in which the model gives them; sequences may be of another length."""
+    """Outputs (n, C) in the shape that the model returns; sequences may have another length."""
     if len(shape) == 1:
         return outputs
     return torch.unflatten(outputs, -1, (-1, *shape[1:])) if shape else outputs[..., 0]

@@ -1,7 +1,7 @@
-"""Labelled examples in named groups: the tasks that a model learns from, and the targets it is judged on.
+"""Labelled examples in named groups: the tasks to train on, and the targets to evaluate on.
 
-For a model, tasks and targets are given as ``{name: (inputs, labels)}``. `Examples` stacks them once,
-so that retraining, gradients and merging all see the same rows in the same order, each with its group.
+Tasks and targets are given as ``{name: (inputs, labels)}``. `Examples` stacks them once, so retraining, gradients and
+merging all see the same rows in the same order, each with its group.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Examples:
 
     @classmethod
     def of(cls, given: Given, what: str = "tasks", collate: Collate | None = None) -> Examples:
-        """Examples of the groups given, checked; a single ``(inputs, labels)`` pair is one group of its own.
+        """Examples of the given groups, checked; a single ``(inputs, labels)`` pair is a group too.
 
         Parameters
         ----------
@@ -59,7 +59,7 @@ class Examples:
             A group is ``(inputs, labels)`` with tensors of equal length, or a dataset of such pairs, or of dicts with
             "labels", as in Hugging Face.
         what : str
-            How to call the groups in an error: "tasks" or "target".
+            Name of the groups in errors: "tasks" or "target".
         collate : callable, optional
             Makes a batch from the examples of all datasets.
         """
@@ -106,7 +106,7 @@ class Examples:
         return Examples(*self.rows(kept), self.owner[kept], self.names)
 
     def standing_for(self, names: Sequence[str]) -> Examples:
-        """One of these examples for each of the names, where there is none but something needs one."""
+        """One of these examples as a placeholder for each name, for tasks without examples."""
         if len(set(names)) < len(names):
             raise InputError(f"The names of the tasks must differ. Got {some_of(names)}.")
         index = torch.zeros(len(names), dtype=torch.long, device=self.labels.device)
@@ -133,14 +133,14 @@ def is_group(given: Mapping[str, object]) -> bool:
 
 
 def _is_dataset(group: object) -> TypeGuard[torch.utils.data.Dataset[object]]:
-    """Whether something has examples by number, as datasets of torch and Hugging Face do."""
+    """Whether something has indexed examples, like datasets of torch and Hugging Face."""
     if isinstance(group, torch.utils.data.Dataset) or hasattr(group, "column_names"):
         return True
     return isinstance(group, list) and len(group) > 0 and isinstance(group[0], Mapping)
 
 
 def _collated(groups: dict[str, object], what: str, collate: Collate | None) -> dict[str, object]:
-    """The groups with one batch instead of each dataset, all of them padded alike."""
+    """The groups with each dataset replaced by one batch, all padded to the same length."""
     for name, group in groups.items():
         if isinstance(group, torch.utils.data.DataLoader):
             groups[name], collate = group.dataset, collate or group.collate_fn

@@ -33,7 +33,7 @@ class HessianTrace:
     ----------
     trace : float
     std_error : float
-        Standard error of the estimate, over its random vectors; 0 where it is exact.
+        Standard error of the estimate, over its random vectors; 0 if it is exact.
     n_products : int
         Products of the Hessian with a vector that it took.
     """
@@ -61,12 +61,12 @@ def hessian_trace(
     ----------
     problem : Problem
     state : State, optional
-        Where: tensors by name, as a training gives them; W₀ where not given.
+        The point: tensors by name, as training returns them; by default W₀.
     examples : Examples, optional
-        Whose mean loss it is; all examples of the tasks where not given.
+        Examples of the mean loss; by default all examples of the tasks.
     method : {"hutchinson", "hutch++"}
     n_products : int
-        Products of the Hessian with a vector; one for each parameter where these are fewer, which is exact.
+        Products of the Hessian with a vector. With fewer parameters than that, the trace is exact.
     seed : int
         Of the random vectors.
 
@@ -90,7 +90,7 @@ def trace_of(
     product: Product, size: int, *, like: Tensor | None = None, method: str = "hutchinson", n_products: int = 60,
     seed: int = 0,
 ) -> HessianTrace:  # fmt: skip
-    """Return the trace of a symmetric matrix (d, d), of which only products with vectors are known.
+    """Return the trace of a symmetric matrix (d, d), given only its products with vectors.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""A model as a function of its parameters, which retraining, gradients and merging all start from.
+"""A model as a function of its parameters, used by retraining, gradients and merging.
 
-``output_fn(params, inputs)`` gives the outputs of a batch, (n, C), with all axes after the first in one. `functional`
-makes one from any ``nn.Module`` without touching it: the module is copied without its weights, which are passed in.
+``output_fn(params, inputs)`` returns the outputs of a batch, (n, C), with all axes after the first flattened.
+`functional` makes one from any ``nn.Module``, which is copied without its weights and never changed.
 """
 
 from __future__ import annotations
@@ -25,25 +25,18 @@ Filter = str | Iterable[str] | Callable[[str], bool] | None
 
 
 class ModelFn:
-    """Outputs of a module as a function of some of its parameters.
-
-    Attributes
-    ----------
-    module : nn.Module
-        The module without its weights.
-    fixed : dict of str to tensor
-        Its other parameters, and its buffers.
-    """
+    """Outputs of a module as a function of some of its parameters."""
 
     def __init__(self, module: nn.Module, fixed: Params) -> None:
-        self.module, self.fixed = module, fixed
+        self.module = module  # without its weights
+        self.fixed = fixed  # its other parameters, and its buffers
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
         found = self.as_given(params, inputs)
         return found.flatten(1) if found.ndim > 1 else found[:, None]
 
     def as_given(self, params: Params, inputs: Inputs) -> Tensor:
-        """Outputs in the form that the model gives them in, (n,), (n, C) or with more axes."""
+        """Outputs in the shape that the model returns: (n,), (n, C) or with more axes."""
         args, kwargs = _arguments(inputs)
         return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
@@ -57,15 +50,15 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
         Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor with a
         row of outputs per example, or an object with such ``logits``. It is neither changed nor kept.
     params : str, iterable of str, callable or None
-        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. All that require a gradient
-        where None (for a model with adapters: the adapters).
+        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. None for all that require a
+        gradient (for a model with adapters: the adapters).
     training : bool
         Whether layers such as dropout behave as in training.
 
     Returns
     -------
     output_fn : ModelFn
-        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers stay as they are in the model.
+        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers keep their values.
     params : dict of str to tensor
         The chosen parameters, detached; they share memory with the model.
 
@@ -81,7 +74,7 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
 
 
 def as_outputs(returned: object) -> Tensor:
-    """Outputs, with one row per example, of whatever a model returned."""
+    """Outputs, with one row per example, from the return value of a model."""
     outputs = getattr(returned, "logits", returned)
     if isinstance(outputs, dict):
         outputs = outputs.get("logits")
@@ -120,7 +113,7 @@ def _chosen(model: nn.Module, params: Filter) -> Params:
 
 
 def _without_weights(model: nn.Module) -> nn.Module:
-    """Copy the module with placeholders for its weights, so that a large model is not held twice."""
+    """Copy the module with placeholders for its weights: a large model must not be held twice."""
     memo: dict[int, object] = {}
     for tensor in [*model.parameters(), *model.buffers()]:
         empty = torch.empty_like(tensor, device="meta")

@@ -1,7 +1,7 @@
-"""Gradients recorded as CUDA graphs: where a card waits for the processor to launch kernels, it replays them instead.
+"""Gradients recorded as CUDA graphs, for GPUs that would otherwise wait for kernels to be launched.
 
-Adapters of a language model are thousands of small kernels a step, which take far longer to launch than to run. The
-first steps of a shape run as they are; then one is recorded, and from there on replayed with other examples.
+Training adapters of a language model takes thousands of small kernels per step, which take far longer to launch than to
+run. The first steps of a shape run normally; then one is recorded, and later steps replay it with other examples.
 """
 
 from __future__ import annotations
@@ -18,14 +18,13 @@ from whence.models.memory import make_room
 
 Batch = TypeVar("Batch")
 Shape = tuple[object, ...]  # of the leaves of a batch
-FIRST = 3  # steps of a shape that run as they are, so that libraries have set themselves up before one is recorded
+FIRST = 3  # steps of a shape that run normally, to let libraries initialise before one is recorded
 
 
 class Recorded(Generic[Batch]):
     """Work that puts gradients into ``.grad`` of the leaves, recorded for each shape of its batches.
 
-    Where a batch cannot be recorded (the model looks at its numbers on the way, or memory runs out), everything runs as
-    it is from then on.
+    If a batch cannot be recorded (the model inspects its values, or memory runs out), nothing is recorded from then on.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""Losses of outputs, shared by what trains models and by what estimates them.
+"""Losses of outputs, used in training and in estimates.
 
-A `Loss` is convex in the outputs and knows its own slope and curvature, so that an estimator can minimise it over a
+A `Loss` is convex in the outputs and computes its own slope and curvature, so an estimator can minimise it over a
 linearised model without automatic differentiation. Everything broadcasts over leading axes: outputs (..., n, C) and
-labels (n, ...) give (..., n). Outputs of several axes, such as the logits of a sequence, are flattened to C numbers.
-What any other function of (outputs, labels) lacks of this is derived: see callables.py.
+labels (n, ...) give (..., n). Outputs with several axes, such as the logits of a sequence, are flattened to C numbers.
+For any other function of (outputs, labels), slope and curvature are derived: see callables.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Loss(Protocol):
         ...
 
     def check(self, outputs: Tensor, labels: Tensor, where: str) -> None:
-        """Refuse labels that do not go with the outputs, which are as the model gives them, of some examples."""
+        """Refuse labels that do not fit the outputs of the model for some examples."""
         ...
 
 
@@ -232,7 +232,7 @@ _OTHER_NAMES |= {"ce": "'cross_entropy'", "lm": "'next_token'", "causal": "'next
 
 
 def loss_named(given: object) -> object:
-    """Return the loss of that name, or what a loss of torch is called here; anything else as it is.
+    """Return the loss of that name, or our own for a loss of torch; anything else unchanged.
 
     Examples
     --------
@@ -268,7 +268,7 @@ def picked(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def check_curvature(outputs: Tensor) -> None:
-    """Refuse a curvature that no memory has room for."""
+    """Refuse a curvature that would not fit in memory."""
     n, width = outputs.shape[-2:]
     if n * width**2 > MOST_CURVATURE:
         raise InputError(

@@ -69,7 +69,7 @@ def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
 
 
 class Chunks:
-    """Work on n things, some at a time: half as many from the moment on that memory runs out.
+    """Work on n things, some at a time; half as many from the moment that memory runs out.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Chunks:
 
 
 def make_room() -> None:
-    """Free what a failed attempt leaves behind: its tensors are in reference cycles with its traceback."""
+    """Free the tensors of a failed attempt, which are in reference cycles with its traceback."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

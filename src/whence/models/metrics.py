@@ -41,17 +41,9 @@ METRICS: dict[str, Metric] = {"accuracy": accuracy, "margin": margin}  # higher 
 def metrics_named(
     given: GivenMetrics, loss: Loss, labels: Tensor | None = None, shape: tuple[int, ...] = (1,)
 ) -> dict[str, Metric]:
-    """Return the metrics by name.
+    """Return the metrics by name, from names or functions of (outputs, labels).
 
-    Parameters
-    ----------
-    given : str, callable, iterable of those, or mapping of str to callable
-        Names, or functions of (outputs, labels).
-    loss : Loss
-    labels : tensor, optional
-        Of the targets.
-    shape : tuple of int
-        Of the outputs of one example.
+    ``labels`` are those of the targets, and ``shape`` is that of the outputs of one example.
 
     Examples
     --------

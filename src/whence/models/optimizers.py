@@ -1,7 +1,7 @@
 """Optimizers: all that is specific to one of them, in one place.
 
 A recipe names an optimizer (``"adamw"``) or holds one with its options (``SGD(momentum=0.9)``). To add one, write a
-class with the methods of `Optimizer` and list it in `OPTIMIZERS`; a recipe refuses anything else, so that nothing is
+class with the methods of `Optimizer` and list it in `OPTIMIZERS`; a recipe refuses anything else, so nothing is
 treated as an optimizer that it is not. `SAM` and `NSO` look for flat minima: they take the gradient elsewhere than
 where the model stands, and leave the step to another optimizer.
 """
@@ -28,24 +28,12 @@ if TYPE_CHECKING:
 
 
 class Optimizer(ABC):
-    """What training and the estimators ask of an optimizer.
+    """What training and the estimators need of an optimizer."""
 
-    Attributes
-    ----------
-    name : str
-        As recipes and tables call it.
-    copies : int
-        Numbers that it remembers per parameter, at most.
-    directions_per_point : int
-        Directions that it gives a task's gradient at a point of a run: 1 as it is, 2 if it is rescaled too.
-    passes : int
-        Backward passes of a step.
-    """
-
-    name: ClassVar[str]
-    copies: int
-    directions_per_point: int
-    passes: int = 1
+    name: ClassVar[str]  # in recipes and tables
+    copies: int  # largest number of values that it keeps per parameter
+    directions_per_point: int  # that a task's gradient gives at a point of a run: 1, or 2 if it is rescaled too
+    passes: int = 1  # backward passes of a step
 
     def gradients(
         self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None
@@ -60,7 +48,7 @@ class Optimizer(ABC):
         stacked : bool
             Whether the parameters are those of several models, (m, ...).
         normal : callable, optional
-            ``normal()`` returns independent standard normal numbers like the parameters; torch's own where not given.
+            ``normal()`` returns independent standard normal numbers like the parameters; torch's own if not given.
         """
         backward()
 
@@ -74,7 +62,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
-        """What it divides a gradient by at the current step of a run, (d,); None if it takes gradients as they are."""
+        """What it divides a gradient by at the current step of a run, (d,); None if it does not rescale gradients."""
 
     @abstractmethod
     def first_steps(self, gradients: Tensor) -> Tensor:
@@ -329,7 +317,7 @@ def like(factor: Tensor, gradient: Tensor, *, stacked: bool) -> Tensor:
 
 
 def _taken(param: Tensor) -> Tensor:
-    """The gradient of a parameter, which has none from then on."""
+    """The gradient of a parameter, which is then cleared."""
     import torch
 
     gradient, param.grad = param.grad, None
@@ -337,7 +325,7 @@ def _taken(param: Tensor) -> Tensor:
 
 
 def _moved(backward: Backward, params: list[Tensor], moves: list[Tensor]) -> None:
-    """Take the gradient where the moves lead, and put the parameters back where they were."""
+    """Take the gradient at the moved parameters, and restore the parameters."""
     import torch
 
     with torch.no_grad():

@@ -27,15 +27,9 @@ def points_of(problem: Problem, checkpoints: Iterable[Checkpoint]) -> list[Point
 
 
 def state_of(checkpoint: Checkpoint, like: Params, needed: Iterable[str]) -> Params:
-    """Return the tensors of a checkpoint that the model has, with its types and on its device.
+    """Return the tensors of a checkpoint that the model has, with the types and device of those in ``like``.
 
-    Parameters
-    ----------
-    checkpoint : nn.Module or mapping of str to tensor
-    like : dict of str to tensor
-        What the model has.
-    needed : iterable of str
-        What the checkpoint must have.
+    The checkpoint must have all that are ``needed``.
 
     Examples
     --------

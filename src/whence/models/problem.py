@@ -1,7 +1,7 @@
-"""A model with the tasks it learns from and the targets it is judged on: what every estimator and baseline takes.
+"""A model with the tasks to train on and the targets to evaluate on: what every estimator and baseline takes.
 
-`Problem` checks once that the parts go together. How a model is trained is a `Recipe`; how many are run at once is a
-`Stack`; what is estimated, and how, is a matter of each method.
+`Problem` checks once that the parts fit together. A `Recipe` says how to train, a `Stack` runs many models at once, and
+each method decides what to estimate and how.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class Problem:
     Parameters
     ----------
     model : nn.Module
-        At W₀, where runs start; for influence functions and similar methods, as trained on all tasks. Gives a row of
-        outputs for each of a batch of inputs, as `whence.models.functional.functional` takes it. It is copied, never
-        changed. If some of its parameters require no gradient, as with adapters, only the others are trained.
+        At W₀, where runs start; for influence functions and similar methods, trained on all tasks. It returns a row of
+        outputs per input of a batch (see `whence.models.functional.functional`). It is copied, never changed. If some
+        of its parameters require no gradient, as with adapters, only the others are trained.
     tasks : mapping of str to (inputs, labels) or Dataset, or list of str
-        The groups of examples that subsets are made of. Names alone are enough for existing checkpoints; see
+        The groups of examples that subsets choose from. For existing checkpoints, names are enough; see
         `TaskVectors.from_checkpoints`.
     targets : (inputs, labels), Dataset, or mapping of str to those
-        The queries that the model is judged on.
+        The queries to evaluate on.
     loss : {"cross_entropy", "next_token", "logistic", "squared"}, callable or Loss
-        What training minimises: "next_token" for causal language models, whose labels are their tokens; "logistic" also
-        for several labels per example; or any function of (outputs, labels) such as ``nn.MSELoss()``, which is
-        called with each example as a batch of one: the loss of a batch is the mean over its examples.
+        What training minimises. "next_token" is for causal language models, whose labels are their tokens; "logistic"
+        also takes several labels per example. A function of (outputs, labels) such as ``nn.MSELoss()`` is called with
+        each example as a batch of one; the loss of a batch is the mean over its examples.
     metrics : str, callable, list of those, or mapping of str to callable
-        What is measured on the targets: "loss", "accuracy", "margin", or functions of (outputs, labels) that return a
-        number for each query, or one for all queries of a target. Influence functions and similar
-        methods always score the loss.
+        What to measure on the targets: "loss", "accuracy", "margin", or functions of (outputs, labels) that return a
+        number for each query, or one for all queries of a target. Influence functions and similar methods always use
+        the loss.
     maximize : sequence of str, optional
-        Metrics for which higher is better; "accuracy" and "margin" where not given.
+        Metrics for which higher is better; by default "accuracy" and "margin".
     collate : callable, optional
         Makes a batch from a list of examples of a Dataset, as in a ``DataLoader``: a pair (inputs, labels), or a dict
-        with "labels", as the collators of Hugging Face give it. All tasks are collated together, so that they are
-        padded to one length.
+        with "labels", as the collators of Hugging Face return it. All tasks are collated together, so they are padded
+        to one length.
     per_query : bool
         Whether every query is a separate outcome, instead of their mean.
     params : str, iterable of str or callable, optional
@@ -66,11 +66,11 @@ class Problem:
     Attributes
     ----------
     start : State
-        W₀: the parameters that are trained and the buffers that change with them, as they are in the model.
+        W₀: the trained parameters and the buffers that change with them, with their values in the model.
     trained : tuple of str
         Names of the parameters among them.
     bytes_per_row : int
-        Memory that an example takes in the training of one model.
+        Memory per example in the training of one model.
 
     Examples
     --------
@@ -168,7 +168,7 @@ class Problem:
         return other
 
     def at(self, state: State) -> Problem:
-        """The same problem with other weights of the model, of which those that are trained must be given."""
+        """The same problem with other weights of the model, which must include the trained ones."""
         other = copy.copy(self)
         other.start = {**self.start, **{name: state[name] for name in self.start if name in state}}
         return other
@@ -258,9 +258,9 @@ class Problem:
 
 
 def as_problem(given: object, *, examples: bool = True) -> Problem:
-    """Return the problem if it is one, as the first argument of every estimator and baseline must be.
+    """Return the given problem; anything else is refused.
 
-    With ``examples``, its tasks must have some: what merges checkpoints can do without.
+    With ``examples``, its tasks must have examples; only merging checkpoints works without.
     """
     if not isinstance(given, Problem):
         raise InputError(

@@ -30,26 +30,26 @@ class Recipe:
     lr : float
         Learning rate after the warm-up.
     optimizer : {"adamw", "sgd", "sam", "nso"} or Optimizer
-        As in ``torch.optim``, or one that looks for flat minima; for other options than the default, such as
-        ``SGD(momentum=0.9)`` or ``SAM(base="adamw", rho=0.1)``, one of `whence.models.optimizers`.
+        As in ``torch.optim``, or one that finds flat minima ("sam", "nso"). To set options, give an object of
+        `whence.models.optimizers`, such as ``SGD(momentum=0.9)`` or ``SAM(base="adamw", rho=0.1)``.
     batch_size : int or None
         Examples per update. None: every update takes the mean over all examples of the subset.
     accumulate : int
-        Passes that the batch of an update is made in, for less memory: their gradients are added up, and the update is
-        the same (but that batch normalisation sees one pass at a time).
+        Number of passes that each batch is split into, to save memory. Their gradients are added up, and the update is
+        the same (except for batch normalisation, which sees one pass at a time).
     precision : {"float32", "bfloat16"}
-        Of the forward pass: with "bfloat16", under ``torch.autocast``. Parameters, losses and updates stay as they are.
+        Precision of the forward pass: "bfloat16" uses ``torch.autocast``. Parameters, losses and updates do not change.
     weight_decay : float
     schedule : {"constant", "linear", "cosine"}
         Learning rate after the warm-up; linear and cosine fall to 0 at the end of the training.
     warmup : int
-        Number of first updates over which the rate rises in equal parts to ``lr``.
+        Number of updates over which the rate rises linearly to ``lr``.
     clip : float or None
-        Longest gradient; longer ones are shortened to it.
+        Largest norm of the gradient; larger ones are scaled down to it.
     weighting : {"sample", "task"}
-        "sample": all examples of the subset are equally likely, so that a task counts by its size. "task": all tasks
-        are, whatever their size. Where the subset has weights, a task (or each of its examples) is likely in
-        proportion to its weight. "sample" is the default of every method of whence.
+        "sample": all examples of the subset are equally likely, so a task counts by its size. "task": all tasks are
+        equally likely, whatever their size. If the subset has weights, the probability of a task (or of each of its
+        examples) is proportional to its weight. "sample" is the default everywhere in whence.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Recipe:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What the result of a training depends on, by name, as JSON has it."""
+        """What the result of training depends on, by name, as JSON values."""
         usual = {field.name: field.default for field in fields(self)}
         found = {**asdict(self), "optimizer": str(self.update)}
         later = [name for name in ("accumulate", "precision") if name == "accumulate" or found[name] == usual[name]]
@@ -126,7 +126,7 @@ class Recipe:
         return optimizer_named(self.optimizer)
 
     def __str__(self) -> str:
-        """Steps, optimizer and rate, and whatever else is not the default."""
+        """Steps, optimizer and rate, and everything else that is not the default."""
         told = ("steps", "optimizer", "lr", "batch_size")
         usual = {field.name: field.default for field in fields(self)}
         others = [name for name in usual if name not in told and getattr(self, name) != usual[name]]

@@ -20,13 +20,13 @@ DRAWS_AT_ONCE = 1 << 20
 
 
 def check_weighting(weighting: str) -> None:
-    """Refuse what is not a weighting of tasks."""
+    """Refuse an unknown weighting."""
     if weighting not in ("sample", "task"):
         raise InputError(f"The 'weighting' parameter must be 'sample' or 'task'. Got {weighting!r} instead.")
 
 
 def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
-    """Weight of each example of each task, (m, K); those of all examples of a subset add up to one.
+    """Weight of each example of each task, (m, K); the weights of all examples of a subset add up to one.
 
     Parameters
     ----------

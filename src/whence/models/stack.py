@@ -1,6 +1,6 @@
 """Many models of one problem at once: m states, their parameters in tensors of shape (m, ...).
 
-A stack is run side by side under ``torch.func.vmap``, so that a graphics card runs as many kernels as for one model. A
+A stack is run side by side under ``torch.func.vmap``, so a graphics card runs as many kernels as for one model. A
 model that does not allow it is run once per state, with the same results. A module with ``takes_stacks`` needs no vmap:
 it takes parameters (m, ...) and m · n rows of inputs, model after model, and gives m · n rows of outputs.
 """
@@ -42,11 +42,6 @@ class Stack:
     full_batches : bool
         Whether models side by side are trained on batches of all tasks, in which those outside a subset do not count.
 
-    Attributes
-    ----------
-    batched : bool
-        Whether models run side by side.
-
     Examples
     --------
     >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
@@ -75,7 +70,7 @@ class Stack:
         return {name: value.repeat(m, *[1] * value.ndim) for name, value in self.problem.start.items()}
 
     def outputs(self, state: State, inputs: Inputs) -> Tensor:
-        """Outputs of stacked states on the same inputs, (m, n, C), as when the model is used."""
+        """Outputs of stacked states on the same inputs, (m, n, C), in evaluation mode."""
         output_fn = self.problem.output_fn
         if self.batched:
             return self.side_by_side(output_fn, (0, None), state, inputs)
@@ -83,7 +78,7 @@ class Stack:
 
     @torch.no_grad()
     def evaluate(self, state: State, examples: Examples, metrics: Mapping[str, Metric]) -> dict[str, Tensor]:
-        """Metrics of stacked states on every one of the examples, {metric: (m, n)}."""
+        """Metrics of stacked states on every example, {metric: (m, n)}."""
         m = len(next(iter(state.values())))
         fits = free_bytes(self.problem.device) // (m * self.problem.bytes_per_row)
         most = getattr(self.problem.output_fn.module, "most_rows", len(examples) * m) // m
@@ -100,7 +95,7 @@ class Stack:
     def side_by_side(
         self, function: Callable[..., Tensor], in_dims: tuple[int | None, ...], state: State, *rest: Inputs
     ) -> Tensor:
-        """Results (m, n, …) of a function of one model and n examples for all models, as `side_by_side` has them."""
+        """Results (m, n, …) of a function of one model and n examples, for all models; see `side_by_side`."""
         if not getattr(self.problem.output_fn.module, "takes_stacks", False):
             return side_by_side(function, in_dims, state, *rest)
         m = len(next(iter(state.values())))
@@ -119,7 +114,7 @@ class Stack:
         return by_target(values, problem.targets, problem.metrics, per_query=problem.per_query)
 
     def _obstacle(self, *, full_batches: bool) -> str:
-        """Why models cannot run side by side, in training and in use; empty where they can."""
+        """Why models cannot run side by side, in training and in use; empty if they can."""
         problem = self.problem
         if full_batches and any(isinstance(module, _BatchNorm) for module in problem.train_fn.module.modules()):
             return "with batch normalisation, full batches must hold the examples of one subset only"
@@ -138,7 +133,7 @@ class Stack:
 
 
 def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: State | Inputs) -> Tensor:
-    """Results of a function of one model for all models of a stack; an ``in_dims`` of None is for what they share."""
+    """Results of a function of one model for all models of a stack; arguments with ``in_dims`` None are shared."""
     with plain_attention():
         found: Tensor = torch.func.vmap(function, in_dims=in_dims)(*args)
     return found

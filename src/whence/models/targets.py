@@ -1,8 +1,8 @@
 """From values per query to named outcomes: what every outcome function of a model returns.
 
 A metric has one value per query, that is per row of the targets' `Examples`. Its outcome for a target is the mean over
-the target's queries, or the values themselves. It is called by the name of the metric (``loss``) where there is one
-target, and ``<target>/<metric>`` (``law/loss``) where there are several.
+the target's queries, or the values themselves. Its name is the metric (``loss``) if there is one target, and
+``<target>/<metric>`` (``law/loss``) if there are several.
 """
 
 from __future__ import annotations

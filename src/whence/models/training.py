@@ -1,8 +1,7 @@
 """Training on subsets: many models at once, their parameters stacked, or one after the other with the same result.
 
-The models of a stack do not know of each other, so the gradient of the sum of their losses by the stacked parameters
-is the gradient of each: one backward pass and one call of the optimizer serve all of them, and a graphics card runs as
-many kernels as for a single model.
+The models of a stack are independent, so the gradient of the sum of their losses is the gradient of each: one backward
+pass and one call of the optimizer serve all of them, and a GPU runs as many kernels as for a single model.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ def train(
     watch: Watch | None = None,
     draws: Draws = "own",
 ) -> State:
-    """Stacked states after training each on its subset; the empty subset leaves its state as it is.
+    """Stacked states after training each on its subset; the empty subset leaves its state unchanged.
 
     Parameters
     ----------
@@ -51,7 +50,7 @@ def train(
     seeds : ndarray of shape (m,)
         What the examples of each run are drawn with.
     steps : int, optional
-        How many of the recipe's steps to take; all of them where not given.
+        How many of the recipe's steps to take; by default all of them.
     watch : callable, optional
         ``watch(step, state, optimizer)``, called before each step and after the last.
     draws : {"own", "shared", "reweighted"}
@@ -132,7 +131,7 @@ def _descend(
 
 
 def _parts(batch: Batch, recipe: Recipe, axis: int) -> Iterator[Batch]:
-    """Yield the batch in as many parts as the recipe has it; full batches are shared by all models."""
+    """Yield the batch in as many parts as the recipe says; full batches are shared by all models."""
     if recipe.accumulate == 1:
         yield batch
         return
@@ -147,7 +146,7 @@ def _parts(batch: Batch, recipe: Recipe, axis: int) -> Iterator[Batch]:
 
 
 def _normal(seeds: list[int], leaves: list[Tensor], *, stacked: bool) -> Callable[[], list[Tensor]]:
-    """Return the function that draws normal numbers like the parameters, those of each model by its own seed."""
+    """Return a function that draws normal numbers shaped like the parameters, with one seed per model."""
     device = leaves[0].device
     generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
     sizes = [leaf[0].numel() if stacked else leaf.numel() for leaf in leaves]
@@ -170,7 +169,7 @@ def _loss_of(
 
 
 def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chunks: Chunks) -> None:
-    """Add the gradients of a loss that is a sum over n examples: of half as many at a time once memory has run out."""
+    """Add the gradients of a loss that is a sum over n examples, halving the batch when memory runs out."""
     before = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
     if chunks.size >= n:
         try:
@@ -196,7 +195,7 @@ def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chu
 
 
 def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
-    """Shorten the gradients of each model together to the given norm; as ``torch.nn.utils.clip_grad_norm_``."""
+    """Clip the gradients of each model to the given norm, as ``torch.nn.utils.clip_grad_norm_`` does."""
     factor = (longest / (lengths(gradients, stacked=stacked) + 1e-6)).clamp(max=1)
     for gradient in gradients:
         gradient.mul_(like(factor, gradient, stacked=stacked))
@@ -205,7 +204,7 @@ def _clip(gradients: list[Tensor], longest: float, *, stacked: bool) -> None:
 def _batches(
     stack: Stack, recipe: Recipe, subsets: Floats, seeds: Integers, steps: int, draws: Draws
 ) -> Iterator[Batch]:
-    """Yield the batch of every step: of stacked models, or of the only one without its leading dimension."""
+    """Yield the batch of every step; without the leading dimension for a single model."""
     problem = stack.problem
     tasks, device = problem.tasks, problem.device
     if recipe.batch_size is None:
@@ -227,7 +226,7 @@ def _batches(
 
 
 def _all_examples(stack: Stack, recipe: Recipe, subsets: Floats) -> Batch:
-    """All examples with the weight they have for each model; for the only model, those of its subset."""
+    """All examples with their weight for each model; for a single model, the examples of its subset."""
     problem = stack.problem
     shares = torch.from_numpy(example_shares(subsets, problem.tasks.sizes, recipe.weighting))
     weights = shares.to(problem.precision).to(problem.device)

@@ -28,18 +28,18 @@ class Agents(OutcomeFn):
     train : callable
         ``train(envs, seed)`` returns a policy; ``envs`` maps the names of the subset to functions that make them.
     targets : mapping of str to environment, optional
-        Where policies are judged, with the same spaces; in all of ``envs`` if not given.
+        Environments to evaluate policies in, with the same spaces; by default all of ``envs``.
     episodes : int
         Episodes in each target.
     max_steps : int
-        Steps after which an episode is cut.
+        Steps after which an episode is cut off.
     processes : bool
-        Step environments in processes of their own while policies are judged.
+        Whether to step environments in separate processes during evaluation.
 
     Examples
     --------
     >>> import gymnasium, whence
-    >>> def train(envs, seed):  # your training; this one knows what to do, the better the more it has seen
+    >>> def train(envs, seed):  # your training; this one is better the more environments it has
     ...     return lambda seen: (seen[:, 2] + len(envs) * seen[:, 3] > 0).astype(int)
     >>> def short():
     ...     return gymnasium.make("CartPole-v1", max_episode_steps=50)

@@ -33,7 +33,7 @@ def makers(envs: Mapping[str, str | Make], parameter: str, beside: Mapping[str, 
 
 
 def maker(env: str | Make, name: str) -> Make:
-    """Return a function that makes the environment: that of a Gymnasium id, or the function that was given."""
+    """Return a function that makes the environment, from a Gymnasium id or such a function."""
     if callable(env):
         return env
     if not isinstance(env, str):

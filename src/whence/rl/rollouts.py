@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Act = Callable[[NDArray[Any]], ArrayLike]  # from observations (n, …) to actions (n, …)
 
-SUCCESS = ("success", "is_success")  # in what an environment says beside its reward
+SUCCESS = ("success", "is_success")  # keys in the info of an environment
 
 
 class Predicts(Protocol):
@@ -35,7 +35,7 @@ Policy = Act | Predicts
 
 @dataclass(frozen=True)
 class Episodes:
-    """Return, length and success of every episode, (n,); success is NaN where the environment tells of none."""
+    """Return, length and success of every episode, (n,); success is NaN if the environment does not report it."""
 
     returns: Floats
     lengths: Floats
@@ -66,10 +66,9 @@ def rollout(
     seed : int
         Same seed, same starts.
     max_steps : int
-        Steps after which an episode is cut, whether or not the environment ends it.
+        Steps after which an episode is cut off.
     copies : int, optional
-        Environments that run side by side, so that the policy is asked for a batch of actions; all episodes at once
-        where not given, up to 20.
+        Environments to run side by side, with one batch of actions for all; by default one per episode, up to 20.
     processes : bool
         Step every copy in its own process: for environments that are slow to step.
 
@@ -116,7 +115,7 @@ def _play(envs: VectorEnv, act: Act, quota: Integers, seed: int) -> list[tuple[f
 
 
 def _success(info: Mapping[str, ArrayLike], n: int) -> Floats:
-    """Success that each copy tells of in this step, NaN where it tells of none."""
+    """Success that each copy reports in this step; NaN if it reports none."""
     for key in SUCCESS:
         if key in info:
             known = info.get(f"_{key}", np.ones(n, bool))

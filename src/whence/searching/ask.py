@@ -1,8 +1,8 @@
-"""Asking and telling: which run to make next, given what every earlier one came to.
+"""Ask and tell: which run to make next, given the outcomes so far.
 
-`Search` is the whole of a search but for making the runs. What it has asked for, and what was still running when it
-did, is in ``search.json`` of the run folder, beside the plan and the journal of :mod:`whence.measuring`: each decision
-is on disk before its run begins, and is a function of the finished runs, the running ones and the seed alone.
+`Search` does everything in a search except making the runs. Its decisions, with the runs that were unfinished at the
+time, are in ``search.json`` of the run folder, next to the plan and the journal of :mod:`whence.measuring`. Each
+decision is on disk before its run begins, and depends only on the finished runs, the running ones and the seed.
 """
 
 from __future__ import annotations
@@ -56,26 +56,26 @@ class Search:
     tasks : sequence of str, or int
         Names of the tasks, or their number.
     goal : {"best", "effects", "prediction"}
-        What the runs are for: the best subset or mixture, who helps and who hurts, or predictions of any allowed one.
+        What to find: the best subset or mixture, who helps and who hurts, or predictions for all allowed subsets.
     budget : int
         Largest number of runs.
     target : str, optional
-        The target to look at; all of them where not given.
+        The target to use; by default all of them.
     weights : mapping of str to float, optional
-        What a unit of each target is worth, in its good direction. Needed where some targets are to be maximised and
-        others minimised.
+        Value of one unit of each target, in its good direction. Needed if some targets are to be maximised and others
+        minimised.
     maximize : bool, or sequence of target names
         For which targets higher is better.
     size, max_size, include, exclude, costs, max_cost
         Which subsets are allowed, as in `whence.select`, where ``max_cost`` is called ``budget``.
     mixture : bool
-        Whether runs have weights that add up to 1 and not tasks that are in or out.
+        Whether runs have weights that add up to 1, instead of tasks that are in or out.
     bounds : mapping of str to (float, float), optional
-        Least and greatest weight of a source of a mixture.
+        Smallest and largest weight of a source of a mixture.
     candidates : array (n, K), optional
         The only rows that can be run.
     within : float, optional
-        Difference from the best that does not matter; default: a tenth of the std of predicted outcomes.
+        Difference from the best that does not matter; by default a tenth of the std of predicted outcomes.
     stop : bool
         Whether to stop before the budget is spent once the answer is settled.
     path : path, optional
@@ -163,15 +163,15 @@ class Search:
                 of="search",
             )
 
-    # ---- what was asked for ------------------------------------------------------------------------------
+    # ---- decisions so far --------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Read what was asked for in the folder, where there is one."""
+        """Read the decisions in the folder, if there is one."""
         if self.folder and (found := read_decisions(self.folder, self._settings)):
             self.n_start, self.asked = found
 
     def plan(self) -> Plan:
-        """Return the plan of the runs that were asked for."""
+        """Return the plan of all runs so far."""
         rows = np.array([each.row for each in self.asked]).reshape(-1, len(self.task_names))
         up = [self.maximize] if isinstance(self.maximize, str) else self.maximize
         return Plan(
@@ -185,7 +185,7 @@ class Search:
 
     @contextmanager
     def _books(self) -> Iterator[Books]:
-        """Open where results are kept: the journal of the folder, or memory."""
+        """Open the journal of the folder, or the books in memory."""
         if self.folder is None:
             self._memory = self._memory or Books(self.plan())
             yield self._memory
@@ -195,7 +195,7 @@ class Search:
             yield journal
 
     def ledger(self) -> Ledger:
-        """Return the state of every run that was asked for."""
+        """Return the state of every run."""
         if self.folder is not None and is_run(self.folder):
             return read_ledger(self.folder)
         return self._memory.ledger if self._memory else Ledger(self.plan())
@@ -203,9 +203,9 @@ class Search:
     # ---- deciding ----------------------------------------------------------------------------------------
 
     def belief(self, ledger: Ledger, running: Iterable[int] = (), *, alone: bool = False) -> Belief:
-        """Return the belief from the finished runs; those ``running`` count as not finished, even if they are.
+        """Return the belief from the finished runs; the ``running`` ones count as unfinished, even if they are not.
 
-        ``alone`` leaves out what is running, which else counts as it is predicted.
+        Unfinished runs count with their predicted outcome, or not at all with ``alone``.
         """
         status = ledger.status[0].copy()
         status[list(running)] = OPEN
@@ -244,11 +244,11 @@ class Search:
 
     @property
     def objective(self) -> Objective:
-        """What is made large."""
+        """What is maximised."""
         return Objective(self.goal, self.target, self.weights)
 
     def goodness(self, ledger: Ledger, values: Array | None = None) -> Array:
-        """Return what is made large of every run, (n, 1), or for other goals its targets (n, T)."""
+        """Return the objective of every run, (n, 1), or for other goals its targets (n, T)."""
         found = ledger.values[0] if values is None else values
         return self.objective.goodness(found, ledger.targets, ledger.plan.maximize)
 
@@ -257,7 +257,7 @@ class Search:
         return np.random.default_rng([self.seed, number])
 
     def choose(self, ledger: Ledger, number: int, running: Iterable[int] = ()) -> tuple[Array, str] | None:
-        """Return the row of a decision and why; None where no run would tell anything."""
+        """Return the row of a decision and why; None if no run would be informative."""
         belief = self.belief(ledger, running)
         if number < self.n_start and not len(belief.known.failed):
             start = balanced_start(self.space, self.n_start, np.random.default_rng(self.seed))
@@ -273,10 +273,10 @@ class Search:
         return None if found is None else (found.row, found.why)
 
     def model(self, ledger: Ledger) -> Model:
-        """Return the model of the finished runs, from which answers are read."""
+        """Return the model fitted to the finished runs."""
         if self._fitted is None or self._fitted[0] != ledger.done:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DataWarning)  # what is odd about the design was chosen
+                warnings.simplefilter("ignore", DataWarning)  # the search chose this design on purpose
                 self._fitted = (
                     ledger.done,
                     fit(ledger.outcomes("whence.search"), estimates=self.estimates, seed=self.seed),
@@ -284,11 +284,11 @@ class Search:
         return self._fitted[1]
 
     def standing(self, ledger: Ledger) -> Standing:
-        """Return how far the search is, by the runs that are finished."""
+        """Return how far the search is, from the finished runs."""
         return standing_of(self, ledger)
 
     def decide(self, books: Books) -> Job | None:
-        """Add a run to the plan, on disk before it returns, and return its job; None where there is nothing to add."""
+        """Add a run to the plan (and to disk), and return its job; None if there is nothing to add."""
         number, ledger = len(self.asked), books.ledger
         if number >= self.budget:
             return None
@@ -302,8 +302,9 @@ class Search:
         self.asked.append(asked)
         if self.folder:
             write_decisions(self.folder, self._settings, self.n_start, self.asked)
-        books.extend(_grown(books.ledger.plan, asked.row))
         plan = books.ledger.plan
+        plan = replace(plan, subsets=np.vstack([plan.subsets, np.array(asked.row)[None]]))
+        books.extend(plan)
         row = len(plan.subsets) - 1
         return Job(row, 0, plan.subsets[row], int(plan.run_seeds()[0, row]))
 
@@ -325,18 +326,18 @@ class Search:
         *,
         failed: str = "",
     ) -> None:
-        """Keep what came out of a run.
+        """Record the outcome of a run.
 
         Parameters
         ----------
         run : Proposal, or subset
-            One that was asked for; or any other subset, given as task names, weights by name, or a row.
+            A proposal; or any other subset, given as task names, weights by name, or a row.
         values : number, or mapping of target names to numbers
         failed : str
             Why there are no values.
         """
         if (values is None) == (not failed):
-            raise InputError("Tell the values of a run, or why it failed: one of the two.")
+            raise InputError("Give either the values of a run, or why it failed.")
         targets, numbers = flatten(values) if not failed else ((), None)
         names = Outcomes(np.zeros((0, len(self.task_names))), np.zeros((0, 1)), self.task_names, ["outcome of a run"])
         with self._books() as books:
@@ -344,11 +345,11 @@ class Search:
             books.book([Result(job, Reply(targets, numbers, failed))])
 
     def _job_of(self, run: Proposal | Array, books: Books) -> Job:
-        """Return the job that a run answers: the one asked for, the first open one of its subset, or a new one."""
+        """Return the job of a run: the proposed one, the first open one of its subset, or a new one."""
         plan, status = books.ledger.plan, books.ledger.status[0]
         if isinstance(run, Proposal):
             if run.number >= len(status) or (plan.subsets[run.number] != np.asarray(run.subset)).any():
-                raise InputError(f"Run {run.number} was not asked for by this search.")
+                raise InputError(f"This search has not proposed run {run.number}.")
             return Job(run.number, 0, plan.subsets[run.number], run.seed)
         same = np.flatnonzero((plan.subsets == run).all(1) & (status != DONE))
         if not len(same):
@@ -356,11 +357,7 @@ class Search:
         return Job(int(same[0]), 0, run, int(plan.run_seeds()[0, same[0]]))
 
     def result(self) -> SearchResult:
-        """Return the answer by the runs that are finished."""
+        """Return the answer from the finished runs."""
         from whence.searching.result import result_of
 
         return result_of(self, self.ledger())
-
-
-def _grown(plan: Plan, row: tuple[float, ...]) -> Plan:
-    return replace(plan, subsets=np.vstack([plan.subsets, np.array(row)[None]]))

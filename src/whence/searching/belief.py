@@ -1,9 +1,9 @@
-"""What the runs so far say of any other: a Gaussian process over all allowed rows, and how likely a row is to fail.
+"""Predictions from the runs so far: a Gaussian process over all allowed rows, and how likely a row is to fail.
 
-Decisions are made from the kernel of :mod:`whence.surrogates.combined`, tuned again for each of them: it takes
-hundredths of a second, and found the best rows sooner than the average that answers are read from
-(benchmarks/results/search.md). The best row is looked for on two scales, that of the outcomes and that of their ranks,
-which a few very bad runs do not bend. With estimates from a cheaper rung it is the fused surrogate, on one scale.
+Decisions use the kernel of :mod:`whence.surrogates.combined`, tuned again for each decision. That takes hundredths of a
+second, and found the best rows sooner than the average that gives the answers (benchmarks/results/search.md). The best
+row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. With estimates
+from a cheaper rung, decisions use the fused surrogate, on one scale.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Known:
 
     @property
     def deterministic(self) -> bool:
-        """Whether some row was run more than once and always came out alike."""
+        """Whether some row was run more than once, always with the same outcome."""
         first, group = distinct_rows(self.rows)
         repeated = np.bincount(group) > 1 if len(group) else np.zeros(0, bool)
         again = np.isin(group, np.flatnonzero(repeated))
         return bool(repeated.any() and (self.values[again] == self.values[first[group[again]]]).all())
 
     def chance(self, rows: Array) -> Array:
-        """Return how likely rows are to succeed, (n,), by the failures so far."""
+        """Return the probability that rows succeed, (n,), from the failures so far."""
         if not len(self.failed):
             return np.ones(len(rows))
         if not len(self.rows):
@@ -56,15 +56,15 @@ class Known:
         return np.asarray(LogisticRegression(C=INVERSE_PENALTY).fit(tried, outcome).predict_proba(rows)[:, 1])
 
     def weighed(self, worth: Array, rows: Array) -> Array:
-        """Return what rows are worth if they succeed, times how likely that is.
+        """Return the worth of rows times their probability of success.
 
-        A row that will rather fail than not comes after all others: it is run only where everything will.
+        Rows that are more likely to fail than to succeed come last.
         """
         chance = self.chance(rows)
         return np.asarray(np.where(chance < 0.5, worth * chance - LAST, worth * chance))
 
     def failures_in_words(self, task_names: tuple[str, ...]) -> str:
-        """Return a sentence on the runs that failed, with what they have in common; empty where none did."""
+        """Return a sentence about the failed runs and what they have in common; empty if none failed."""
         if not len(self.failed):
             return ""
         total = len(self.failed) + len(self.rows)
@@ -78,20 +78,11 @@ class Known:
 
 @dataclass(frozen=True)
 class Belief:
-    """The process that decisions are made from, given the runs; rows that are running count as they are predicted.
-
-    Parameters
-    ----------
-    known : Known
-    goodness : (n, T)
-        What was measured, in the units that the goal needs.
-    rung : Rung or None
-        Estimates of the same.
-    """
+    """The Gaussian process behind decisions, given the runs; running rows count with their predicted outcome."""
 
     known: Known
-    goodness: Array
-    rung: Rung | None = None
+    goodness: Array  # (n, T): the outcomes, in the units that the goal needs
+    rung: Rung | None = None  # estimates of the same
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
 
     def with_guesses(self, rows: Array, goodness: Array) -> Belief:
@@ -115,7 +106,7 @@ class Belief:
 
     @cached_property
     def surrogate(self) -> CombinedSurrogate | FusedSurrogate:
-        """The surrogate, fitted to the runs, and again with those that are running at what it predicts for them."""
+        """The surrogate, fitted to the runs, then again with its own predictions for the running rows."""
         rows, goodness = self.known.rows, self.goodness
         if self.guesses is not None:
             rows, goodness = np.vstack([rows, self.guesses[0]]), np.vstack([goodness, self.guesses[1]])

@@ -1,4 +1,4 @@
-"""Decisions: the runs that a search has asked for, kept on disk (``search.json`` of the run folder)."""
+"""Decisions of a search, kept on disk (``search.json`` of the run folder)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT = "whence search 1"
 
 @dataclass(frozen=True)
 class Asked:
-    """A run that was asked for: its row (K,), why, and which earlier runs were not finished then."""
+    """A chosen run: its row (K,), why, and which earlier runs were unfinished at the time."""
 
     row: tuple[float, ...]
     why: str
@@ -25,9 +25,9 @@ class Asked:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A run to make: which one it is, its subset, its seed, and why.
+    """A run to make: its number, its subset, its seed, and why.
 
-    Give it back to `Search.tell` with what came out.
+    Pass it to `Search.tell` with its outcome.
     """
 
     number: int
@@ -37,7 +37,7 @@ class Proposal:
 
 
 def read_decisions(folder: Path, settings: Mapping[str, object]) -> tuple[int, list[Asked]] | None:
-    """Return how long the start is and what was asked for in a folder; None where nothing was.
+    """Return the length of the start and the decisions of a folder; None if it has none.
 
     A search with other settings is refused.
     """
@@ -46,13 +46,13 @@ def read_decisions(folder: Path, settings: Mapping[str, object]) -> tuple[int, l
         return None
     found = read_document(place)
     if found.get("format") != FORMAT:
-        raise InputError(f"{place} is of the format {found.get('format')!r}, and this version reads {FORMAT!r}.")
+        raise InputError(f"{place} has the format {found.get('format')!r}, and this version reads {FORMAT!r}.")
     refuse_other(f"The search in {folder} is", found["settings"], settings)
     asked = [Asked(tuple(each["row"]), each["why"], tuple(each["running"])) for each in found["asked"]]
     return found["n_start"], asked
 
 
 def write_decisions(folder: Path, settings: Mapping[str, object], n_start: int, asked: Sequence[Asked]) -> None:
-    """Write what was asked for, whole or not at all."""
+    """Write the decisions, whole or not at all."""
     document = {"format": FORMAT, "settings": settings, "n_start": n_start, "asked": [asdict(each) for each in asked]}
     write_document(folder / DECISIONS, document)

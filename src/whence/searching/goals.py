@@ -2,7 +2,7 @@
 
 best
     Augmented expected improvement (Huang et al. 2006): how much better than the best known row a row is expected to be,
-    times 1 − noise std / std of a new run, so that a row is repeated only where noise hides what it is worth; the
+    times 1 − noise std / std of a new run, so a row is repeated only where noise hides what it is worth; the
     mean of it on the scale of the outcomes and on that of their ranks, each as a share of its greatest value.
 effects
     The run that most reduces the variance of those effects of tasks and pairs whose sign is not settled at 90%.
@@ -80,7 +80,7 @@ class Best:
 def next_row(
     goal: str, space: Space, belief: Belief, rng: np.random.Generator, show: Callable[[float], str] = "{:.4g}".format
 ) -> Choice | None:
-    """Return the next row to run; None where no other run would tell anything.
+    """Return the next row to run; None if no other run would be informative.
 
     ``show`` writes a goodness as the value that was measured.
     """

@@ -69,7 +69,7 @@ def search(
         is extrapolated (:mod:`whence.searching.pruning`). For a `whence.Problem` with a `whence.Recipe`, given as
         (problem, recipe), a cheap estimator is made first, and true runs correct it.
     tasks : sequence of str, or int
-        Names of the tasks, or their number. Not needed where ``outcome_fn`` names them.
+        Names of the tasks, or their number. Not needed if ``outcome_fn`` names them.
     budget : int
         Largest number of runs; the search stops earlier once the answer is settled.
     goal : {"best", "effects", "prediction"}
@@ -81,7 +81,7 @@ def search(
     maximize : bool, or sequence of target names
         For which targets higher is better.
     progress : bool, optional
-        False for none; True for plain lines also where stderr is not a terminal.
+        False for none; True for plain lines even if stderr is not a terminal.
     **question
         Of `whence.Search`: target, weights, size, max_size, include, exclude, costs, max_cost, mixture, bounds,
         candidates, within, stop, seed.
@@ -148,7 +148,7 @@ def grow(asking: Search, books: Books, n_workers: int, view: View, finished: int
 
 
 def _no_run(ledger: Ledger, folder: Path | None) -> InputError:
-    """Return what to say where no run has succeeded: why, as most of them say."""
+    """Return the error for a search in which no run has succeeded, with the most common reason."""
     (reason, n_said), *others = Counter(ledger.reasons.values()).most_common()
     said = f"{reason.rstrip('.')} ({n_said} of them)" if others else reason.rstrip(".")
     where = f" See {folder / FAILURES}." if folder else ""

@@ -1,4 +1,4 @@
-"""What a search makes large: one target, several of one direction, or several by what a unit of each is worth."""
+"""What a search maximises: one target, several with the same direction, or a weighted sum."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from whence.surrogates.kernels import Array
 
 @dataclass(frozen=True)
 class Objective:
-    """From the values of targets (n, T) to what the goal is about; see `whence.Search`."""
+    """From values of targets (n, T) to what the goal optimises; see `whence.Search`."""
 
     goal: str
     target: str | None = None
     weights: Mapping[str, float] | None = None
 
     def goodness(self, values: Array, targets: tuple[str, ...], maximize: Directions) -> Array:
-        """Return what is made large (n, 1), or for other goals the targets, each in its own std (n, T)."""
+        """Return what is maximised (n, 1), or for other goals the standardised targets (n, T)."""
         if not targets or np.isnan(values).all():
             return np.zeros((len(values), 1))
         if self.goal == "best":
@@ -31,7 +31,7 @@ class Objective:
         return np.asarray((values[:, at] - np.nanmean(values[:, at], axis=0)) / np.where(spread > 0, spread, 1.0))
 
     def signed_weights(self, targets: tuple[str, ...], maximize: Directions) -> Array:
-        """Return the weight of a unit of every target, (T,)."""
+        """Return the signed weight of every target, (T,)."""
         sign = np.where(as_directions(maximize, targets), 1.0, -1.0)
         share = np.zeros(len(targets))
         if self.weights is not None:
@@ -57,6 +57,6 @@ class Objective:
         return targets.index(name)
 
     def shown(self, goodness: float, targets: tuple[str, ...], maximize: Directions) -> str:
-        """Return a goodness as the value that was measured, or of several targets with weights, as it is."""
+        """Return a goodness as text, with the sign of the measured value."""
         up = self.weights or self.signed_weights(targets, maximize).sum() > 0
         return f"{goodness if up else -goodness:.4g}"

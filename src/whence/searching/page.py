@@ -1,6 +1,6 @@
-"""A search to look at while it runs: a line in the terminal, and one page in the run folder, written after each run.
+"""Watching a search: a line in the terminal, and a page in the run folder that is written again after each run.
 
-The page opens from disk, loads nothing, and asks the browser for itself again every few seconds until the search ends.
+The page opens from disk, loads nothing, and reloads itself every few seconds until the search ends.
 """
 
 from __future__ import annotations
@@ -57,13 +57,9 @@ HTML = """<!doctype html>
 
 
 class View:
-    """What a search shows of itself: lines on stderr, and the page where there is a run folder.
+    """Shows a search: lines on stderr, and the page if there is a run folder.
 
-    Parameters
-    ----------
-    asking : Search
-    progress : bool or None
-        None for a live line where stderr is a terminal; True for plain lines elsewhere too; False for nothing.
+    ``progress`` is None for a live line if stderr is a terminal, True for plain lines elsewhere too, False for nothing.
     """
 
     def __init__(self, asking: Search, *, progress: bool | None = None) -> None:
@@ -88,7 +84,7 @@ class View:
             self._live.stop()
 
     def show(self, ledger: Ledger, standing: Standing) -> None:
-        """Show where the search is."""
+        """Show the progress of the search."""
         asking = self._asking
         made = ledger.done + ledger.failed
         self._before = made if self._before is None else self._before
@@ -110,7 +106,7 @@ class View:
             write_page(asking, ledger, page_html(lines), going=True)
 
     def _pace(self, made: int) -> str:
-        """Return how long the search has been going on, and how long the rest of the budget would take at this pace."""
+        """Return the time so far, and how long the rest of the budget would take at this pace."""
         since, new = time.monotonic() - self._began, made - (self._before or 0)
         if not new:
             return ""
@@ -161,13 +157,13 @@ def _describe(ledger: Ledger, row: ArrayLike) -> str:
 
 
 def _running(asking: Search, ledger: Ledger) -> list[str]:
-    """Return the runs that are not finished, and why they are made."""
+    """Return the unfinished runs, and why they are made."""
     open_rows = np.flatnonzero(ledger.status[0] == OPEN)
     return [f"running {at}: {_describe(ledger, asking.asked[at].row)} ({asking.asked[at].why})" for at in open_rows]
 
 
 def _settling(asking: Search, ledger: Ledger) -> str:
-    """Return what tasks seem to do so far."""
+    """Return the effects of tasks so far."""
     found = sorted(settling(asking, ledger), key=lambda each: -each[1])
     if not found:
         return ""
@@ -175,7 +171,7 @@ def _settling(asking: Search, ledger: Ledger) -> str:
     rows: list[Row] = []
     for name, effect, half in found:
         verdict = "unclear" if abs(effect) < half else "helps" if effect > 0 else "hurts"
-        if asking.goal != "best" and verdict != "unclear":  # of several targets, in whatever direction
+        if asking.goal != "best" and verdict != "unclear":  # several targets may have different directions
             verdict = "settled"
         rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", word(verdict)])
     what = "average change of what is optimised" if asking.goal == "best" else "average change, in std of the outcome"
@@ -201,7 +197,7 @@ def _made(asking: Search, ledger: Ledger) -> str:
 
 
 def _curve(asking: Search, ledger: Ledger) -> str:
-    """Return a picture of what every run gave, and of the best so far; empty for other goals."""
+    """Return a picture of the outcome of every run and the best so far; empty for other goals."""
     if asking.goal != "best" or not ledger.targets:
         return ""
     show, targets, up = asking.objective.shown, ledger.targets, ledger.plan.maximize

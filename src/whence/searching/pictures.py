@@ -18,7 +18,7 @@ TEXT = 'font-size="12" fill="var(--soft)"'
 
 
 def best_so_far(goodness: Array, budget: int, show: Callable[[float], str], label: str) -> str:
-    """Return a picture of the goodness of every run (n,), NaN where it has none; empty for fewer than two runs."""
+    """Return a picture of the goodness of every run (n,), NaN if it has none; empty for fewer than two runs."""
     at = np.flatnonzero(np.isfinite(goodness))
     if len(at) < 2:
         return ""

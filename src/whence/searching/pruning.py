@@ -1,10 +1,9 @@
 """Stopping hopeless runs early: reports during training, the median rule, and extrapolation of stopped runs.
 
-An outcome function with a parameter ``report`` tells of itself while it trains: ``report(step, value)``, where the
-value is what is optimised, or goes with it. A run that is worse than the median of the finished ones at the same step
-ends there. What it had reached is a lower rung: finished runs tell how values at that step go with values at the end,
-and so what it would have come to. Curves are files beside the run folder, one for each seed; workers on other machines
-need to see them.
+An outcome function with a parameter ``report`` calls ``report(step, value)`` while it trains; the value is what is
+optimised, or correlates with it. A run that is worse than the median of the finished ones at the same step is stopped.
+Finished runs show how values at that step relate to final values, which gives an extrapolated outcome. Curves are files
+next to the run folder, one for each seed; workers on other machines need access to them.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ FEWEST_CURVES = 4  # finished runs before one may be stopped
 Curve = dict[int, float]  # values by step
 
 
-class Pruned(Exception):  # noqa: N818 - it ends a run, and is no error of it
-    """The run is not worth going on with."""
+class Pruned(Exception):  # noqa: N818 - it ends a run, and is not an error
+    """The run is not worth continuing."""
 
 
 def takes_report(function: object) -> bool:
@@ -47,7 +46,7 @@ def takes_report(function: object) -> bool:
 
 @dataclass
 class Report:
-    """What a run reports to: it keeps the curve, and ends the run where the median rule says so."""
+    """Keeps the curve of a run, and ends the run by the median rule."""
 
     folder: Path
     seed: int
@@ -76,7 +75,7 @@ class Report:
 
 
 class Reporting(OutcomeFn):
-    """An outcome function that takes ``report``, as one of a subset and a seed."""
+    """Adapts an outcome function that takes ``report`` to one of a subset and a seed."""
 
     def __init__(self, function: object, folder: Path | None, maximize: bool) -> None:
         said = as_outcome_fn(function)
@@ -113,16 +112,9 @@ def curves_in(folder: Path, *, finished: bool = False) -> dict[int, Curve]:
 
 
 def carried_on(curves: Mapping[int, Curve], seeds: Array, goodness: Array, stopped: Array) -> Array:
-    """Return the extrapolated outcomes of stopped runs (s,), from how finished ones continued; NaN where too few did.
+    """Return the extrapolated outcomes (s,) of the runs with the ``stopped`` seeds; NaN with too few finished runs.
 
-    Parameters
-    ----------
-    curves : dict of int to dict
-        By seed.
-    seeds, goodness : (n,)
-        Of finished runs, and what they came to.
-    stopped : (s,)
-        Seeds of the runs that were stopped.
+    They follow from the curves, ``seeds`` and final ``goodness`` (n,) of the finished runs.
     """
     found = np.full(len(stopped), np.nan)
     for at, seed in enumerate(stopped):
@@ -137,7 +129,7 @@ def carried_on(curves: Mapping[int, Curve], seeds: Array, goodness: Array, stopp
             early, late = np.array(pairs).T
             spread = max(float(early.var()), 1e-300)
             slope = float(((early - early.mean()) * (late - late.mean())).mean()) / spread
-            # A line is no guide far outside of the finished runs.
+            # A line is unreliable far outside of the finished runs.
             reach = np.ptp(late)
             guess = late.mean() + slope * (own[step] - early.mean())
             found[at] = np.clip(guess, late.min() - reach, late.max() + reach)

@@ -44,18 +44,17 @@ class SearchResult:
     ----------
     goal : str
     runs : Outcomes
-        All runs, in the order in which they were asked for; NaN where one failed or is not finished.
+        All runs, in the order in which they were chosen; NaN if one failed or is not finished.
     why : tuple of str
         Why each was made.
     model : Model or None
-        Fitted to the runs (and to estimates, where there are any): every other question can be put to it. None with
-        fewer than three runs.
+        Fitted to the runs (and estimates, if any); use it for any other question. None with fewer than three runs.
     subset : (K,) or None
         The best subset or mixture (goal "best").
     tasks : tuple of str
         Names of the tasks in it.
     expected, low, high : (T,)
-        Outcome to expect of a new run of it, and the ends of its 90% interval.
+        Expected outcome of a new run of it, and the ends of its 90% interval.
     sure : float
         Goal "best": probability that the subset is within ``within`` of the best allowed one. Goal "effects": share of
         effects that are settled. Goal "prediction": one less the error of predictions, as a share of the spread.
@@ -65,7 +64,7 @@ class SearchResult:
     attribution, pairs : Attribution or None
         Goal "effects": what tasks do, and pairs.
     notes : tuple of str
-        How far the search came, what failed, and what more runs would buy.
+        How far the search got, what failed, and what more runs would add.
     """
 
     goal: str
@@ -137,7 +136,7 @@ class SearchResult:
             [self.runs.describe(rows[first[at]]), str(counts[at]), *(number(value, places + 1) for value in means[at])]
             for at in order
         ]
-        return [title("Best of those that were run"), table(["tasks", "runs", *self.runs.target_names], found)]
+        return [title("Best measured"), table(["tasks", "runs", *self.runs.target_names], found)]
 
     def __str__(self) -> str:
         from whence.display.layout import Terminal
@@ -152,7 +151,7 @@ class SearchResult:
 
 
 def result_of(asking: Search, ledger: Ledger) -> SearchResult:
-    """Return the answer by the runs that are finished."""
+    """Return the answer from the finished runs."""
     runs = ledger.outcomes("whence.search")
     standing = asking.standing(ledger)
     done = int((ledger.status == DONE).sum())
@@ -161,7 +160,7 @@ def result_of(asking: Search, ledger: Ledger) -> SearchResult:
     n_targets = runs.n_targets
     expected, low, high = np.full((3, n_targets), np.nan)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)  # what is odd about the design was chosen
+        warnings.simplefilter("ignore", DataWarning)  # the search chose this design on purpose
         if done >= FEWEST and len(np.unique(runs.subsets[ledger.status[0] == DONE], axis=0)) > 1:
             model = asking.model(ledger)
         if ledger.targets:
@@ -193,7 +192,7 @@ def result_of(asking: Search, ledger: Ledger) -> SearchResult:
 
 
 def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
-    """Return sentences on how far the search came."""
+    """Return sentences on how far the search got."""
     made = int(((ledger.status == DONE) | (ledger.status == FAILED)).sum())
     left = asking.budget - len(asking.asked)
     notes = [f"{counted(made, 'run')} of {asking.budget} made: {standing.words}."]
@@ -219,7 +218,7 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
 
 
 def settling(asking: Search, ledger: Ledger) -> list[tuple[str, float, float]]:
-    """Return what tasks seem to do so far: rows of (task, effect, half of its 90% interval)."""
+    """Return the effects of tasks so far: (task, effect, half of its 90% interval)."""
     from whence.searching.goals import HALF_WIDTH, contrasts_of, some_rows, stretch
 
     belief = asking.belief(ledger, alone=True)

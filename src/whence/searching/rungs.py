@@ -30,7 +30,7 @@ class Chosen(TypedDict):
 
 @dataclass(frozen=True)
 class Cheap:
-    """What a search can learn from before its first run: estimates (None where none is worth its price), and why."""
+    """Estimates that a search starts with (None if they cost too much), and why."""
 
     estimates: Outcomes | None
     words: str
@@ -39,9 +39,9 @@ class Cheap:
 def prepare(given: object, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[object, Cheap]:
     """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
 
-    Of the methods of the ladder (:mod:`whence.ladder`), timed on a little of each, it is the one that is
-    expected to come nearest to true runs, of those that estimate enough subsets for a quarter of the budget. In a run
-    folder the choice is kept. Any other outcome function has no cheaper rung.
+    All methods of the ladder (:mod:`whence.ladder`) are timed. Among those that can estimate enough subsets for a
+    quarter of the budget, the one expected to be closest to true runs is used. The choice is kept in the run folder.
+    Other outcome functions have no cheaper rung.
     """
     if "torch" not in sys.modules:  # nobody has made a problem
         return given, Cheap(None, "")
@@ -53,7 +53,7 @@ def prepare(given: object, folder: Path | None, budget: int, seed: int, progress
         return given, Cheap(None, "")
     setup = Setup.of(given)
     if setup.recipe is None:
-        raise InputError("A search makes true runs: give a recipe beside the problem, (problem, recipe).")
+        raise InputError("A search makes true runs and needs a recipe for them: give (problem, recipe).")
     place = None if folder is None else folder.with_name(f"{folder.name}-estimates")
     if place is not None and (place / CHOSEN).exists():
         chosen = cast("Chosen", read_document(place / CHOSEN))

@@ -1,7 +1,7 @@
-"""What may be run: subsets of tasks under constraints, mixtures within bounds, or the rows of a list.
+"""Allowed runs: subsets of tasks under constraints, mixtures within bounds, or the rows of a list.
 
-Every kind of space draws allowed rows, finds those near another, and says which rows it allows; the rules that choose
-runs (:mod:`.goals`) need no more. The balanced start is here too: rows that together tell most about every task.
+Every kind of space draws allowed rows, finds neighbours of a row, and checks rows; this is all that the rules that
+choose runs (:mod:`.goals`) need. The balanced start is here too: rows that together are most informative about tasks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Space(Protocol):
     """Rows (n, K) that may be run."""
 
     def draw(self, n: int, rng: np.random.Generator) -> Array:
-        """Return about n different allowed rows; all of them where there are not many more."""
+        """Return about n distinct allowed rows; all of them if there are not many more."""
         ...
 
     def near(self, row: Array, rng: np.random.Generator) -> Array:
@@ -53,7 +53,7 @@ class Subsets:
     constraints: Constraints
 
     def draw(self, n: int, rng: np.random.Generator) -> Array:
-        """Return all allowed subsets where there are at most 4096, else random ones: coin flips, and of all sizes."""
+        """Return all allowed subsets if there are at most 4096, else random ones: coin flips, and of all sizes."""
         limits, free = self.constraints, self.constraints.free
         fixed = int(limits.include.sum())
         sizes = range(max(0, limits.smallest - fixed), min(len(free), limits.largest - fixed) + 1)
@@ -196,10 +196,12 @@ def make_space(
     bounds: Mapping[str, tuple[float, float]] | None = None,
     candidates: Outcomes | ArrayLike | None = None,
 ) -> Space:
-    """Return the space that the constraints leave; one that they leave empty is refused."""
+    """Return the space that the constraints allow; an empty one is refused."""
     names = Outcomes(np.zeros((0, len(task_names))), np.zeros((0, 1)), task_names, ["outcome of a run"])
     if (costs is None) != (max_cost is None):
-        raise InputError("Costs and a limit go together: give {costs} and {max_cost}.", costs=None, max_cost=None)
+        raise InputError(
+            "Costs need a limit, and a limit needs costs: give {costs} and {max_cost}.", costs=None, max_cost=None
+        )
     if bounds and not mixture:
         raise InputError("Bounds are about weights: give {mixture} too.", mixture=True)
     if mixture and candidates is None:
@@ -261,10 +263,10 @@ def _mixtures(
 
 
 def balanced_start(space: Space, n: int, rng: np.random.Generator) -> Array:
-    """Return n allowed rows that together tell most about every task, (n, K); fewer where there are not so many.
+    """Return n allowed rows that together are most informative about every task, (n, K), or all if there are fewer.
 
-    Each is the one, of many that are drawn, about which a linear model of those before it knows least (a D-optimal
-    design, step by step); the first is the largest subset, or the most even mixture.
+    Each is the drawn row about which a linear model of the earlier rows is least certain (a greedy D-optimal design).
+    The first is the largest subset, or the most even mixture.
     """
     pool = space.draw(DRAWN, rng)
     first = int((pool**2).sum(1).argmin() if isinstance(space, Mixtures) else pool.sum(1).argmax())

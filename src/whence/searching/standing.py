@@ -1,4 +1,4 @@
-"""How far a search is: what is settled, whether to stop before the budget is spent, and what more runs would buy."""
+"""Progress of a search: what is settled, whether to stop before the budget is spent, and what more runs would add."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LATEST = 2  # runs without which an answer must be settled too
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a search is: the best row so far (goal "best"), how much is settled, and whether to stop, in words.
+    """Progress of a search: the best row so far (goal "best"), how much is settled, whether to stop, and this in words.
 
-    ``more`` says what more runs would buy.
+    ``more`` says what more runs would add.
     """
 
     best: Best | None
@@ -36,7 +36,7 @@ class Standing:
 
 
 def standing_of(asking: Search, ledger: Ledger) -> Standing:
-    """Return how far the search is, by the runs that are finished."""
+    """Return how far the search is, from the finished runs."""
     belief, rng = asking.belief(ledger, alone=True), asking.rng(len(asking.asked))
     done = len(belief.known.rows)
     if done < FEWEST or not ledger.targets:

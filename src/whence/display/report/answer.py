@@ -1,7 +1,7 @@
-"""Sentences of the page, all made from the same facts, so that no two of them can disagree.
+"""Sentences of the page, all made from the same facts, so no two of them can disagree.
 
 Sentences about tasks and subsets are lists of *phrases*, a text with the role it plays, so that the page can colour a
-name without looking for it in the text. The words for good and bad are those of attribution.
+name without looking for it in the text. The words for good and bad are the same as for attribution.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Surrogates for the page, which predicts in the browser what Python predicts.
 
-Every surrogate says its own plain data (``Surrogate.export``); here it is packed, as many targets as a page may hold.
-A posterior travels as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
-needs the Cholesky factor of the kernel matrix, m² / 2 numbers; the browser computes it anew from the runs instead of
-being sent it, so that a page stays small, and with it the dual coefficients of a few hundred measured runs.
+Every surrogate exports plain data (``Surrogate.export``), which is packed here for as many targets as fit in a page. A
+posterior is sent as its kernel, its runs and its dual coefficients: the prediction is a sum over runs. The interval
+needs the Cholesky factor of the kernel matrix, m² / 2 numbers. To keep the page small, the browser computes it from the
+runs, and for a few hundred measured runs also the dual coefficients.
 ``surrogate.js`` is the other half, formula by formula.
 """
 
@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 
 from whence.display.report.packing import Document, pack
+from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model, Part
 from whence.surrogates.protocol import Places, as_surrogate
 
 # A browser factors this many runs in about a second. Beyond, a sample of them gives the interval: on fewer runs the
-# process is less certain, so that the interval can only come out too wide.
+# process is less certain, so the interval can only come out too wide.
 FACTORED_RUNS = 1500
 # Up to this many runs, solving for dual coefficients takes no noticeable time.
 SOLVED_RUNS = 400
@@ -30,12 +31,8 @@ EXPORT_BYTES = 3 << 20
 def exported(model: Model, *, seed: int = 0) -> list[Document]:
     """Return the surrogates of a model for the browser, one for each part that can be sent there.
 
-    Parameters
-    ----------
-    model : Model
-        Parts that the page's script does not know are left out, and so are targets beyond what a page may hold.
-    seed : int
-        Of the sample of runs that gives the interval where there are too many.
+    Parts that the page's script does not support are left out, and so are targets that do not fit in a page. With very
+    many runs, a random sample of them gives the interval.
 
     Examples
     --------
@@ -129,8 +126,8 @@ def _weights_once(parts: list[Document]) -> list[Document]:
     return found
 
 
-def _multiple(weights: Any, others: Any) -> float | None:
-    """What others have to be multiplied with to give the weights; None where no number does."""
+def _multiple(weights: Array | None, others: Array | None) -> float | None:
+    """What others have to be multiplied with to give the weights; None if no number does."""
     if weights is None or others is None or not others.any():
         return None
     times = float(weights[np.abs(others).argmax()] / np.abs(others).max())

@@ -38,7 +38,7 @@ class Facts:
     n_subsets: int
     places: int  # decimals that outcomes are shown with
     correlation: float  # of ranks on held-out runs; NaN without any
-    ceiling: float  # the best correlation that noise leaves room for; NaN where unknown
+    ceiling: float  # the best correlation that noise leaves room for; NaN if unknown
     complete: bool  # no subset like the measured ones is left to measure
     curve: LearningCurve | None  # over all targets
 

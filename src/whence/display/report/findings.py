@@ -1,7 +1,7 @@
 """All numbers of a page, collected from a model into one document of plain values and packed arrays.
 
 The middle of the report: :mod:`whence.display.report.page` writes this document into the page, whose scripts draw it.
-Whatever costs a fit or a search happens here, once.
+All fits and searches happen here, once.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.base import clone
 
 import whence
@@ -56,18 +56,10 @@ METHODS = {"additive": "tuned linear", SIZE_ONLY: "subset size alone"}
 def collect(
     model: Model, *, rule: str | Rule | None = None, weights: Mapping[str, float] | None = None, seed: int = 0
 ) -> Document:
-    """Return the document of a page.
+    """Return the document of the page of a model; see `whence.report`.
 
-    Parameters
-    ----------
-    model : Model
-        With the runs it was fitted to.
-    rule : str or Rule, optional
-        Of the attribution; "shapley" where the runs have the sizes for it, else "inclusion", and "shift" for mixtures.
-    weights : mapping from target to weight, optional
-        Of the mean that is shown beside the targets, as in `whence.select`; plain if not given.
-    seed : int
-        Of whatever is random: searches, splits, samples.
+    The default rule is "shapley" if the runs have the sizes for it, else "inclusion", and "shift" for mixtures. The
+    page also shows a mean of the targets: with ``weights``, or plain.
     """
     if not model.outcomes.n_runs:
         raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")
@@ -120,7 +112,7 @@ def collect(
 
 
 def _best_predicted(model: Model, seed: int) -> Model:
-    """The model itself, or of very many targets one of those that it predicts best."""
+    """The model, reduced to the targets that it predicts best if there are very many."""
     runs = model.outcomes
     if runs.n_targets <= PAGE_TARGETS:
         return model
@@ -160,7 +152,7 @@ def _runs(model: Model) -> Document:
 
 
 def _total(runs: Outcomes) -> float | None:
-    """What the weights of every run add up to, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
+    """Common sum of the weights of every run, up to rounding (99.8 to 100.1); None for 0/1 tasks and free weights."""
     totals = runs.subsets.sum(1)
     if runs.is_binary or np.ptp(totals) > SAME_TOTAL * np.median(totals):
         return None
@@ -255,8 +247,8 @@ def _pairs_of_targets(pairs: Attribution) -> list[Document]:
     return found
 
 
-def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[Any, Any, int]]:
-    """The tasks of the matrix in order, and the pairs to send: all, or of many tasks those that interact most.
+def _readable(pairs: Attribution, target: int) -> tuple[list[int], tuple[NDArray[np.intp], NDArray[np.intp], int]]:
+    """The tasks of the matrix in order, and the pairs to send: all, or the strongest if there are many tasks.
 
     Every task beyond the matrix keeps its strongest partners.
     """
@@ -291,7 +283,7 @@ def _target(facts: Facts, runs: Outcomes, scores: Attribution) -> Document:
 
 
 def _held_out(model: Model, known: list[Facts]) -> list[Document]:
-    """For each target the runs that were held out, what was predicted for them, and how many stds that is off."""
+    """For each target, the held-out runs, their predictions, and the errors in stds."""
     predicted, std = model.held_out()
     least = rounding(model.outcomes.values)
     found = []
@@ -324,7 +316,7 @@ def _trust(model: Model, known: list[Facts], ceiling: Ceiling, curve: LearningCu
 
 
 def _methods(model: Model) -> list[Document]:
-    """Every surrogate tried, its weight and cross-validated scores per target; what is used first, then the best."""
+    """Every surrogate tried, with its weight and cross-validated scores per target; the used ones first."""
     rows: dict[str, Document] = {}
     for part in model.parts:
         for trial in part.trials:
@@ -348,7 +340,7 @@ def _methods(model: Model) -> list[Document]:
 
 
 def _weight(part: Part, name: str) -> Floats | float:
-    """Weight of a surrogate for the targets of a part, 0 where it was left out; NaN of what has none to be given."""
+    """Weight of a surrogate for the targets of a part: 0 if it was left out, NaN if weights do not apply."""
     without = name in (AVERAGE, SIZE_ONLY, TRUE_RUNS) or isinstance(part.surrogate, MeanOfTargets)
     return np.nan if without else part.weights.get(name, 0.0)
 

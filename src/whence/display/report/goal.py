@@ -1,8 +1,8 @@
-"""A mean of targets as one more target of a page, with everything that the others have.
+"""A mean of targets as one more target of a page.
 
-It is what `whence.select` optimises over several targets. All that a surrogate says is linear in the outcomes, so the
-mean of its predictions has the mean of its effects. How the errors of targets go together is not known: stds are added
-as if all erred together, and held-out runs then say by how much they are too wide.
+It is what `whence.select` optimises for several targets. Predictions and effects of a surrogate are linear in the
+outcomes, so the mean of predictions has the mean of the effects. How the errors of targets correlate is unknown: stds
+are added as if fully correlated, and held-out runs then show by how much they are too wide.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class MeanOfTargets(Surrogate):
     def members_(self) -> dict[str, Surrogate]:
         return {str(at): as_surrogate(part.surrogate, len(part.targets)) for at, part in enumerate(self.parts)}
 
-    def fit(self, X: Any, y: Any) -> MeanOfTargets:
+    def fit(self, X: object, y: object) -> MeanOfTargets:
         """Return self: its parts are fitted already."""
         return self
 
@@ -56,7 +56,7 @@ class MeanOfTargets(Surrogate):
     def _sum(self, found: Sequence[Array], coef: Array) -> Array:
         return np.asarray(sum(own @ coef[part.targets] for own, part in zip(found, self.parts, strict=True)))[..., None]
 
-    def predict(self, X: Any, return_std: bool = False) -> Any:
+    def predict(self, X: ArrayLike, return_std: bool = False) -> Any:
         """Return the mean of the predictions (n, 1); with ``return_std`` also that of the stds of a new run."""
         S = np.asarray(X, np.float64)
         mean = self.offset + self._mean(lambda member: member.predict(S).reshape(len(S), -1))
@@ -72,7 +72,7 @@ class MeanOfTargets(Surrogate):
         return self.offset + self._mean(lambda member: member.mean_outcome(mixture))
 
     def remainder(self) -> Remainder | None:
-        """Return the mean of the remainders; None where no surrogate has any."""
+        """Return the mean of the remainders; None if no surrogate has any."""
         rests = [member.remainder() for member in self.members_.values()]
         if not any(rests):
             return None
@@ -92,17 +92,17 @@ class MeanOfTargets(Surrogate):
         """Raise: runs are planned by the targets themselves."""
         raise InputError("A mean of targets has no covariance of its own.")
 
-    def export(self, subsets: Array, places: Places) -> dict[str, Any]:
+    def export(self, subsets: Array, places: Places) -> dict[str, object]:
         """Return which targets it is made of, whose surrogates the page has, and how."""
         columns = np.flatnonzero(self.coef)
         return {"kind": "mean", "columns": columns.tolist(), "coef": self.coef[columns], "offset": self.offset}
 
 
 def goal_of(model: Model, weights: Mapping[str, float] | None = None) -> Objective | None:
-    """Return the mean that a page shows beside its targets: the weighted one, else the plain one where there is any.
+    """Return the mean that a page shows next to its targets: weighted, or plain; None if there is none.
 
-    There is none of a single target, of targets to be maximised and minimised, of very many, of targets that hardly any
-    run has all of, or where a target or a task has its name.
+    There is none for a single target, for targets with different directions, for very many, if hardly any run has all
+    targets, or if a target or a task has its name.
     """
     taken = {*model.target_names, *model.task_names}
     if weights and WEIGHTED in taken:
@@ -155,7 +155,7 @@ def _trials(extended: Outcomes, mean: MeanOfTargets, chosen: str) -> tuple[Trial
 
 
 def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial]) -> Trial | None:
-    """The trial of a mean; None where some part lacks one, or too few runs were held out in all."""
+    """The trial of a mean; None if some part lacks one, or too few runs were held out in all."""
     if len(tried) < len(mean.parts):
         return None
     (*firsts, own) = (_measured(extended, at) for at in (*(int(part.targets[0]) for part in mean.parts), -1))

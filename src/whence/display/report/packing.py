@@ -25,13 +25,7 @@ MOST_STEPS = 500_000  # that a character stands for
 
 
 def pack(values: ArrayLike, kind: str = "f64") -> Packed:
-    """Return numbers as text.
-
-    Parameters
-    ----------
-    values : array-like
-    kind : {"f64", "f32", "u32", "u8", "bits"}
-        How each number is stored; "bits" is for arrays of zeros and ones.
+    """Return numbers as text, stored as one of `TYPES`, or as "bits" for zeros and ones.
 
     Examples
     --------
@@ -47,7 +41,7 @@ def pack(values: ArrayLike, kind: str = "f64") -> Packed:
 def pack_shown(values: ArrayLike, places: int) -> Packed:
     """Return numbers as text with the decimals they are shown with: what is shown is exact, and nothing more is sent.
 
-    Each is a character, so that the deflated document spends few bits on numbers that come often. The n-th from "#" on
+    Each is a character, so the deflated document spends few bits on numbers that come often. The n-th from "#" on
     is n steps above the least number, or where some are negative 0, −1, 1, −2, 2 and so on; a blank is a missing one.
 
     Examples
@@ -89,7 +83,7 @@ def pack_intervals(middle: ArrayLike, low: ArrayLike, high: ArrayLike, places: i
     }
 
 
-def deflated(document: Mapping[str, Any]) -> str:
+def deflated(document: Mapping[str, object]) -> str:
     """Return a document as deflated JSON, as text in which nothing can be taken for markup."""
     return deflated_text(json.dumps(plain(document), ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 

@@ -1,8 +1,8 @@
 """The page: template, styles, scripts and the document of numbers, assembled into one file that loads nothing.
 
-The last step of the report. Names from the data reach the page in two ways only, escaped here in the few lines of text
-that are there without scripts, and in the packed document, from which scripts put them in as text, never as markup. The
-page's own policy lets no other script run and nothing be loaded.
+Names from the data reach the page in only two ways: escaped, in the few lines of text that work without scripts, and in
+the packed document, from which scripts insert them as text, never as markup. The content security policy of the page
+allows no other script and no loading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from whence.answers.rules import Rule
 from whence.display.report.findings import collect
-from whence.display.report.packing import deflated, deflated_text
+from whence.display.report.packing import Document, deflated, deflated_text
 from whence.errors import InputError, counted, safe_text
 from whence.outcomes.writing import whole_file
 from whence.surrogates.model import Model
@@ -79,7 +79,7 @@ def report(
 
 
 def check_place(path: str | os.PathLike[str]) -> None:
-    """Raise where a page cannot be written, before its numbers have cost their time."""
+    """Raise if a page cannot be written, before its numbers are computed."""
     path = Path(path)
     if not path.parent.is_dir():
         raise InputError(f"{path}: there is no folder '{path.parent}'. Make it first, or write elsewhere.")
@@ -88,21 +88,21 @@ def check_place(path: str | os.PathLike[str]) -> None:
 
 
 class Insert(NamedTuple):
-    """What a page has beyond that of any surrogate: its title, links to its sections, and these, all as HTML."""
+    """Additional content of a page as HTML: its title, links to its sections, and the sections."""
 
     title: str = ""
     links: str = ""
     sections: str = ""
 
 
-def write_page(document: Mapping[str, Any], path: str | os.PathLike[str], insert: Insert | None = None) -> None:
+def write_page(document: Document, path: str | os.PathLike[str], insert: Insert | None = None) -> None:
     """Write the page of a document; the file appears whole or not at all."""
     text = page(document, insert or Insert())
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def page(document: Mapping[str, Any], insert: Insert = Insert()) -> str:  # noqa: B008 - it cannot be changed
+def page(document: Document, insert: Insert = Insert()) -> str:  # noqa: B008 - it cannot be changed
     """Return the HTML of a document of :mod:`whence.display.report.findings`."""
     document = _shown(document)
     runs, targets = document["runs"], document["targets"]
