@@ -209,7 +209,7 @@ def _fit_part(
     held = (
         None
         if n_folds is None
-        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
+        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK, alone=not fusion)
     )
     if held is None:
         name, candidate = _unchecked(candidates, fusion, len(targets))
