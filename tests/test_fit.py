@@ -309,17 +309,23 @@ def test_quality_is_cross_validation_by_hand():
     np.testing.assert_allclose(model.quality()["residual_error"], np.mean((predicted - y) ** 2) / y.var())
     # Intervals are stretched until nine of ten hold; how many do is judged fold by fold with the others' factor. With
     # few runs, that is their root mean square by Student's t, two runs counting as one; with many, their quantile.
-    ratio = np.abs(predicted - y) / std
+    # Beside it counts how widely outcomes spread, as much as the errors with eight subsets, and less with more.
+    every = np.abs(predicted - y) / std
     z = oracles.normal_quantile(0.9)
 
-    def factor(ratio):
-        n = len(ratio)
+    def factor(of):
+        ratio, n, m = every[of], of.sum(), len(np.unique(runs.subsets[of], axis=0))
+        wide = y[of].std(ddof=1) / np.median(std[of]) * student.ppf(0.95, m - 1) / z
+        share = 64 / (64 + m**2)
+        return errors_alone(ratio, n) ** (1 - share) * wide**share
+
+    def errors_alone(ratio, n):
         square = ((ratio**2).sum() + 8) / (n + 8)  # the std itself counts as much as eight runs
         by_square = np.sqrt(square) * student.ppf(0.95, (n - 1 + 8) / 2) / z
         return (np.quantile(ratio, 0.9) / z) ** (n / (n + 50)) * by_square ** (50 / (n + 50))
 
-    np.testing.assert_allclose(trial.factor, factor(ratio))
-    inside = [ratio[i] <= z * factor(ratio[folds != folds[i]]) for i in range(len(y))]
+    np.testing.assert_allclose(trial.factor, factor(np.ones(len(y), bool)))
+    inside = [every[i] <= z * factor(folds != folds[i]) for i in range(len(y))]
     np.testing.assert_allclose(model.quality()["coverage_90"], np.mean(inside))
 
 

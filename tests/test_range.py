@@ -92,6 +92,38 @@ def test_a_subset_of_the_right_size_can_be_far_from_every_run():
     assert Range.of(runs).reasons(np.array([near, far]), tuple(map(str, range(20)))) == ["", "it is far from every run"]
 
 
+def two_blocks(n=40):
+    """Runs of tasks of one block or of the other, and never of both."""
+    rng = np.random.default_rng(0)
+    S = (rng.random((n, 12)) < 0.5).astype(float)
+    S[: n // 2, :6] = 0
+    S[n // 2 :, 6:] = 0
+    return whence.Outcomes(
+        S, S @ np.linspace(-1, 1, 12) + 0.1 * rng.normal(size=n), list("abcdefghijkl"), maximize=True
+    )
+
+
+def test_tasks_that_the_runs_keep_apart_are_not_mixed_silently():
+    model = whence.fit(two_blocks(), surrogate="additive")
+    both, one = list("abcghi"), list("abc")
+    with pytest.warns(
+        DataWarning, match=r"1 of 2 subsets are outside .* \(row 1: no run had [abc] together with [ghi]\)"
+    ):
+        model.predict([one, both])
+    with pytest.warns(DataWarning, match=r"no run had \w together with \w\). This is extrapolation"):
+        whence.select(model, include=list("abcgh"), size=5)
+
+
+@pytest.mark.parametrize(
+    "design", [whence.Bernoulli(0.5), whence.Bernoulli(0.1), whence.FixedSize(2), whence.FixedSize(5)]
+)
+@pytest.mark.parametrize(("n_tasks", "n"), [(8, 6), (12, 20), (30, 40), (100, 60)])
+def test_pairs_that_chance_left_out_are_inside(design, n_tasks, n):
+    runs, new = design.draw(n_tasks, n, seed=1), design.draw(n_tasks, min(200, n_tasks * (n_tasks - 1) // 2), seed=2)
+    reasons = Range.of(runs).reasons(new, tuple(map(str, range(n_tasks))))
+    assert np.mean(["together" in reason for reason in reasons]) <= 0.02
+
+
 def test_what_the_runs_do_not_determine_is_outside_by_its_std():
     """Two tasks always go together: one alone is one step from a run, and undetermined all the same."""
     rng = np.random.default_rng(0)

@@ -24,7 +24,7 @@ AVERAGE = "average"
 # member; what is left at 150 runs is still worth averaging (`benchmarks/weights.py`).
 SHARPNESS, RUNS = 3.0, 15
 # Estimates have a prior weight, which a few held-out runs are a worse judge than: with them, n²/(n + FEW) · TEMPER.
-TEMPER, FEW = 0.25, 20
+TEMPER, FEW = 0.5, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
 # Members of less weight than this for every target are left out.

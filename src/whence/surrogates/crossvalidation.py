@@ -31,17 +31,23 @@ SINGLY, SMALL, SMALL_FOLDS, FOLDS = 12, 60, 10, 5
 # From this many held-out runs on, their quantile is a better guide to the width of intervals than their mean square.
 MANY_RUNS = 50
 PRIOR_RUNS = 8
+# With this many subsets, the spread of outcomes and the errors of held-out runs count alike for the width of intervals.
+SPREAD_SUBSETS = 8
 # What targets share is never more than this of what is said of them.
 MOST_SHARED = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """Runs to be held out: the table of those that take part, the fold of each, and where they stand in all runs."""
+    """Runs to be held out: the table of those that take part, the fold of each, and where they stand in all runs.
+
+    ``alone`` says that these runs are all that is known, without estimates.
+    """
 
     table: Outcomes
     folds: NDArray[np.intp]
     rows: NDArray[np.intp]
+    alone: bool = True
 
     @property
     def masks(self) -> list[NDArray[np.bool_]]:
@@ -70,7 +76,9 @@ class Trial:
     std: Array  # (n, T)
 
 
-def held_runs(table: Outcomes, n_folds: int | str, seed: int, *, fewest: int = FEWEST_TO_CHECK) -> Held | None:
+def held_runs(
+    table: Outcomes, n_folds: int | str, seed: int, *, fewest: int = FEWEST_TO_CHECK, alone: bool = True
+) -> Held | None:
     """Return the runs to hold out, at most `CHOICE_RUNS` subsets; None with fewer subsets than ``fewest``."""
     subset_id = np.unique(table.subsets, axis=0, return_inverse=True)[1].ravel()
     n_distinct = int(subset_id.max(initial=-1)) + 1
@@ -83,7 +91,7 @@ def held_runs(table: Outcomes, n_folds: int | str, seed: int, *, fewest: int = F
     fold_of_subset[order] = np.arange(len(order)) % min(n_folds, len(order))
     folds = fold_of_subset[subset_id]
     rows = np.flatnonzero(folds >= 0)
-    return Held(table.rows(rows), folds[rows], rows)
+    return Held(table.rows(rows), folds[rows], rows, alone)
 
 
 def fitted(candidate: Any, table: Outcomes) -> Any:
@@ -181,10 +189,15 @@ def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -
     """
     table, masks = held.table, held.masks
     residual = table.values - predicted
+
+    def factor(of: NDArray[np.bool_]) -> Array:
+        own = held_out_factor(residual[of], std[of])
+        return shrunk_factor(own, std[of], table.rows(of)) if held.alone else own
+
     centred, inside = np.empty(residual.shape), np.empty(residual.shape)
     for out in masks:
         centred[out] = predicted[out] - table.values[~out].mean(0)
-        width = HALF_WIDTH * std[out] * held_out_factor(residual[~out], std[~out])
+        width = HALF_WIDTH * std[out] * factor(~out)
         inside[out] = np.where(np.isnan(width), np.nan, np.abs(residual[out]) <= width + rounding(table.values))
     return Trial(
         name=name,
@@ -192,7 +205,7 @@ def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -
         interval=lds_interval(centred, table),
         residual_error=residual_error(predicted, table).per_target,
         coverage=inside.mean(0),
-        factor=held_out_factor(residual, std),
+        factor=factor(np.ones(len(residual), bool)),
         seconds=seconds,
         runs=held.rows,
         folds=held.folds,
@@ -225,6 +238,27 @@ def held_out_factor(residual: Array, std: Array) -> Array:
     by_square = np.sqrt(typical) * stdtrit((np.maximum(n - 1, 1) + PRIOR_RUNS) / 2, (1 + LEVEL) / 2) / HALF_WIDTH
     trust = n / (n + MANY_RUNS)
     return np.asarray(by_quantile**trust * by_square ** (1 - trust))
+
+
+def shrunk_factor(factor: Array, std: Array, runs: Outcomes) -> Array:
+    """Return the factor (T,) of ``std`` (m, T), drawn towards the one that makes intervals as wide as outcomes spread.
+
+    The errors of a handful of held-out runs may be small by chance. How much these runs differ from each other is
+    known better, and few runs do not explain most of it.
+
+    Examples
+    --------
+    >>> runs = Outcomes(np.eye(8), np.tile([1.0, -1.0], 4))
+    >>> shrunk_factor(np.ones(1), np.full((8, 1), 0.25), runs).round(1)
+    array([2.2])
+    """
+    n = len(np.unique(runs.subsets, axis=0))
+    spread, typical = runs.values.std(0, ddof=1), np.median(std, axis=0)
+    known = (n > 1) & (typical > 0) & (spread > 0)
+    wide = np.divide(spread, typical, out=np.ones_like(factor), where=known)
+    wide *= float(stdtrit(max(n - 1, 1), (1 + LEVEL) / 2)) / HALF_WIDTH
+    share = SPREAD_SUBSETS**2 / (SPREAD_SUBSETS**2 + n**2)
+    return np.where(known, factor ** (1 - share) * wide**share, factor)
 
 
 def mean_of_defined(scores: Array) -> Array:

@@ -53,9 +53,9 @@ CANDIDATES: Mapping[str, Any] = {
     "kernel": CombinedSurrogate("raw"),
     "kernel on ranks": CombinedSurrogate("rank"),
 }
-# Weights before any run. The fused surrogate contains "estimates" and "kernel": it learns by itself what estimates
-# are worth, and a few held-out runs are a worse judge of that.
-PRIOR = {FUSED: 30.0, RANK_FUSED: 30.0, ESTIMATES: 10.0}
+# Weights before any run. The fused surrogates contain "estimates" and "kernel": they learn by themselves what estimates
+# are worth, and a few held-out runs are a worse judge of that. Whether estimates need more than a slope is left open.
+PRIOR = dict.fromkeys((FUSED, RANK_FUSED, ESTIMATES), 30.0)
 FEWEST_RUNS = 3
 # This many targets can help each other while runs are few; with many runs, each target has enough of its own.
 FEWEST_TO_SHARE = 10
@@ -209,7 +209,7 @@ def _fit_part(
     held = (
         None
         if n_folds is None
-        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK)
+        else held_runs(table, n_folds, seed, fewest=FEWEST_TO_FUSE if fusion else FEWEST_TO_CHECK, alone=not fusion)
     )
     if held is None:
         name, candidate = _unchecked(candidates, fusion, len(targets))

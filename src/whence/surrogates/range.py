@@ -23,8 +23,12 @@ if TYPE_CHECKING:
 
 # A subset is far if its nearest run is this many times as far as runs typically are from each other.
 FAR = 1.5
+# A subset mixes tasks that the runs keep apart if chance would have brought its pairs that no run had together so much
+# more often than those of any run that no other run had.
+APART = 4.0
 # A prediction is a guess if its std is this many times the largest one of held-out runs.
 UNCERTAIN = 2.0
+MOST_TASKS = 2000  # whose pairs are looked at
 SAMPLE = 500  # runs whose distances from each other are looked at
 NAMED = 3  # rows that a warning explains
 
@@ -40,6 +44,8 @@ class Range:
     least: Array  # (K,)
     most: Array  # (K,)
     spacing: float  # the typical distance between two runs
+    apart: Array  # (K, K) how often chance would have brought two tasks together that no run of tasks in or out has
+    usual: float  # the most of that in any run, were it not for that run itself
 
     @classmethod
     def of(cls, subsets: Array) -> Range | None:
@@ -53,7 +59,8 @@ class Range:
         slack = float(sizes.std() + 1e-6 * sizes.max())
         if is_binary(runs) and np.ptp(sizes) > 0:
             slack = max(slack, 1.0)
-        return cls(runs, sizes.min(), sizes.max(), slack, runs.min(0), runs.max(0), float(spacing))
+        apart, usual = _apart(runs)
+        return cls(runs, sizes.min(), sizes.max(), slack, runs.min(0), runs.max(0), float(spacing), apart, usual)
 
     @property
     def binary(self) -> bool:
@@ -64,21 +71,30 @@ class Range:
 
         Outside are: a task that no run had or lacking one that every run had, more or fewer tasks (or total weight)
         than in the runs by more than a standard deviation (and one task), a weight beyond the runs' by half their span,
-        and a subset that is much farther from every run than runs typically are from each other.
+        a subset that is much farther from every run than runs typically are from each other, and one that mixes tasks
+        which the runs keep apart.
         """
         sizes, half = S.sum(1), 0.5 * (self.most - self.least) + 1e-9
         beyond = np.maximum(S - self.most - half, self.least - half - S)
         far = _nearest(S, self.runs) > FAR * self.spacing + 1e-9
+        mixed = _together(S, self.apart) > self.usual + APART
         reasons = []
-        for size, row, over, distant in zip(sizes, S, beyond, far, strict=True):
+        for size, row, over, distant, mixes in zip(sizes, S, beyond, far, mixed, strict=True):
             worst = int(over.argmax())
             if over[worst] > 0:
                 reasons.append(self._of_task(task_names[worst], row[worst], self.least[worst], self.most[worst]))
             elif not self.smallest - self.slack <= size <= self.largest + self.slack:
                 reasons.append(self._of_size(size))
+            elif distant:
+                reasons.append("it is far from every run")
             else:
-                reasons.append("it is far from every run" if distant else "")
+                reasons.append(self._of_pair(row, task_names) if mixes else "")
         return reasons
+
+    def _of_pair(self, row: Array, task_names: tuple[str, ...]) -> str:
+        """Name the two of its tasks that chance would most have brought together."""
+        first, second = np.unravel_index(np.argmax(self.apart * np.outer(row, row)), self.apart.shape)
+        return f"no run had {task_names[first]} together with {task_names[second]}"
 
     def _of_task(self, name: str, weight: float, least: float, most: float) -> str:
         if most == 0:
@@ -128,6 +144,25 @@ def warn_outside(reasons: list[str], *, stacklevel: int = 3) -> None:
 
 def _from_to(low: float, high: float) -> str:
     return f"{low:.4g}" if np.isclose(low, high) else f"{low:.4g} to {high:.4g}"
+
+
+def _apart(runs: Array) -> tuple[Array, float]:
+    """Return how often chance would have brought together (K, K) each two tasks that no run has, and what is usual.
+
+    Usual is the most that one of the runs would have of it, were it not for that run itself: where runs are few or
+    small, any subset has pairs that no other run has.
+    """
+    if not is_binary(runs) or runs.shape[1] > MOST_TASKS:
+        return np.zeros((1, 1)), 0.0
+    together, by_chance = runs.T @ runs, np.outer(runs.sum(0), runs.sum(0)) / len(runs)
+    return by_chance * (together == 0), float(_together(runs, by_chance * (together == 1)).max())
+
+
+def _together(S: Array, pairs: Array) -> Array:
+    """Return the sum (n,) of ``pairs`` (K, K) over each two different tasks of each subset; 0 where none is known."""
+    if not pairs.any():
+        return np.zeros(len(S))
+    return np.asarray(((S @ pairs) * S).sum(1) - (S * S) @ np.diag(pairs)) / 2
 
 
 def _nearest(S: Array, runs: Array) -> Array:

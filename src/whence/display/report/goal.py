@@ -134,7 +134,7 @@ def with_goal(model: Model, goal: Objective) -> Model:
         runs.provenance,
     )
     chosen = parts[0].name if len({part.name for part in parts}) == 1 else name
-    last = Part(np.array([runs.n_targets]), mean, chosen, _trials(extended, mean, chosen))
+    last = Part(np.array([runs.n_targets]), mean, chosen, _trials(extended, mean, chosen, not model.rungs))
     return replace(model, outcomes=extended, parts=(*model.parts, last))
 
 
@@ -146,15 +146,15 @@ def selection_for_goal(model: Model, shown: Model, weights: Mapping[str, float] 
     return replace(found, predicted=predicted[0], std=std[0], expected=expected, low=low, high=high)
 
 
-def _trials(extended: Outcomes, mean: MeanOfTargets, chosen: str) -> tuple[Trial, ...]:
+def _trials(extended: Outcomes, mean: MeanOfTargets, chosen: str, alone: bool) -> tuple[Trial, ...]:
     """What every candidate that all parts have tried said of the mean of runs that were held out."""
     asked = {name: [_named(part, name) for part in mean.parts] for name in (one.name for one in mean.parts[0].trials)}
     asked[chosen] = [part.chosen for part in mean.parts]
-    found = (_trial(name, extended, mean, [one for one in tried if one]) for name, tried in asked.items())
+    found = (_trial(name, extended, mean, [one for one in tried if one], alone) for name, tried in asked.items())
     return tuple(one for one in found if one is not None)
 
 
-def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial]) -> Trial | None:
+def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial], alone: bool) -> Trial | None:
     """The trial of a mean; None if some part lacks one, or too few runs were held out in all."""
     if len(tried) < len(mean.parts):
         return None
@@ -168,7 +168,7 @@ def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial
     std = mean._sum([(one.std * one.factor)[i] for one, i in zip(tried, at, strict=True)], np.abs(mean.coef))
     folds = np.unique(tried[0].folds[at[0]], return_inverse=True)[1].ravel()
     table = extended.rows(common).targets(extended.target_names[-1])
-    return trial(name, Held(table, folds, np.searchsorted(own, common)), said, std, 0.0)
+    return trial(name, Held(table, folds, np.searchsorted(own, common), alone), said, std, 0.0)
 
 
 def _named(part: Part, name: str) -> Trial | None:
