@@ -33,7 +33,9 @@ STYLES = {"least squares": ("--", "linear"), "tuned linear": (":", "tuned linear
 
 def flatness(given, found: dict) -> None:
     """Hessian trace, LDS and residual error over training, by optimizer."""
-    runs, colors = found["optimizers"], dict(zip(found["optimizers"], (ORANGE, BLUE, GREEN), strict=False))
+    runs = {name: part["rows"] for name, part in found["optimizers"].items()}
+    made = [f"`{part['command']}`, {part['machine']}, {part['date']}" for part in found["optimizers"].values()]
+    colors = dict(zip(runs, (ORANGE, BLUE, GREEN), strict=False))
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
     rows = []
     for name, lengths in runs.items():
@@ -69,7 +71,7 @@ def flatness(given, found: dict) -> None:
         "flatness",
         "Flatness",
         what_flatness_does(runs),
-        f"{found['size']} Runs: `{found['command']}`, {found['machine']}, {found['date']}.",
+        f"{found['size']} Runs: {'; '.join(dict.fromkeys(made))}.",
         markdown([*header, *(f"residual error: {m}" for m in STYLES)], rows),
         figure=figure,
         script="elsewhere",
