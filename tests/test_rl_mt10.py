@@ -313,6 +313,7 @@ def test_what_is_reached_is_looked_up_in_the_seed_that_is_scored(recorded):
     a, b = truth.return_[:2, inside, 3]
     found = results.across(truth, inside, [b, a], 3)
     assert found[0] == pytest.approx((a[b.argmax()] + b[a.argmax()]) / 2)
+    assert results.across(truth, inside, [b, a, a], 3).tolist() == found.tolist()  # the third seed has none
     assert results.own(truth, inside, 3)[0] == pytest.approx((a.mean() + b.mean()) / 2)  # the third seed has none
 
 
