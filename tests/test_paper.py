@@ -100,7 +100,8 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_an_optimizer_is_added_to_those_that_are_there(tmp_path, monkeypatch):
     def run(*optimizers):
-        monkeypatch.setattr(sys, "argv", ["flatness.py", "--out", str(tmp_path), "--quick", "--optimizers", *optimizers])
+        arguments = ["--out", str(tmp_path), "--quick", "--optimizers", *optimizers]
+        monkeypatch.setattr(sys, "argv", ["flatness.py", *arguments])
         importlib.import_module("flatness").main()
         return json.loads((tmp_path / "flatness.json").read_text(encoding="utf-8"))["optimizers"]
 

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -244,7 +245,7 @@ def test_an_interrupted_seed_keeps_its_policies_and_ends_as_if_it_had_not_been(d
     def run(folder, together, breaks_at=None):
         rollouts = Playing(breaks_at=breaks_at)
         monkeypatch.setattr(cloning, "Rollouts", lambda *_, **__: rollouts)
-        arguments = ["--quick", "--steps", "3", "--width", str(WIDTH), "--together", str(together), "--device", "cpu"]
+        arguments = ["--quick", "--steps", "60", "--width", str(WIDTH), "--together", str(together), "--device", "cpu"]
         monkeypatch.setattr(sys, "argv", ["cloning.py", "--out", str(folder), *arguments])
         cloning.main()
         return rollouts.calls
@@ -259,6 +260,9 @@ def test_an_interrupted_seed_keeps_its_policies_and_ends_as_if_it_had_not_been(d
     found, expected = (dict(np.load(tmp_path / name / "truth_seed0.npz")) for name in ("broken", "whole"))
     assert found["subsets"].tolist() == expected["subsets"].tolist()
     assert len(np.unique(expected["returns"][:, 0])) == 3
+    alone = cloning.Cloning(demos, WIDTH, cloning.recipe(Namespace(steps=60, batch=32)), "cpu")
+    losses = alone.losses(alone.train(cloning.quick_design()[0], 0))
+    np.testing.assert_allclose(expected["losses"], losses, rtol=1e-4)
     for key in ("returns", "success", "losses"):
         np.testing.assert_allclose(found[key], expected[key], rtol=1e-4, atol=1e-6)
     assert not list((tmp_path / "broken").glob("seed0_*"))
