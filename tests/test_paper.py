@@ -76,7 +76,10 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
     error = {"of_outputs": 0.01, "of_outputs_std": 0.0, "of_change": 1.5, "of_change_std": 0.0}
     first = {"model": "m", "parameters": 10, "setting": "s", **error}
     files = {
-        "flatness.json": {**about, "size": "Small.", "optimizers": {name: [row] for name in ("sgd", "sam", "nso")}},
+        "flatness.json": {
+            "size": "Small.",
+            "optimizers": {name: {**about, "rows": [row]} for name in ("sgd", "sam", "nso")},
+        },
         "first_order.json": {
             **about,
             "parts": {"images": {"command": "python x.py", "rows": [first, first | {"setting": "W₀ random"}]}},
@@ -92,6 +95,29 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
     assert "1.00% to 1.00% of the outputs over 1 settings, below the paper's 2.4% in 1" in said
     assert "no better than predicting no change in 1 of 1" in said
     assert "plain 100" in (tmp_path / "cifar10.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_an_optimizer_is_added_to_those_that_are_there(tmp_path, monkeypatch):
+    def run(*optimizers):
+        arguments = ["--out", str(tmp_path), "--quick", "--optimizers", *optimizers]
+        monkeypatch.setattr(sys, "argv", ["flatness.py", *arguments])
+        importlib.import_module("flatness").main()
+        return json.loads((tmp_path / "flatness.json").read_text(encoding="utf-8"))["optimizers"]
+
+    before = run("nso")
+    after = run("sgd")
+    assert list(after) == ["sgd", "nso"]
+    assert after["nso"] == before["nso"]
+    assert after["sgd"]["command"].endswith("--optimizers sgd")
+    assert [row["steps"] for row in after["sgd"]["rows"]] == [2, 4]
+
+
+def test_a_study_that_is_not_there_is_answered_with_near_names(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["paper", "kernel"])
+    with pytest.raises(SystemExit, match="2"):
+        MAIN.main()
+    assert "There is no study 'kernel'. Did you mean 'kernels'?" in capsys.readouterr().err
 
 
 def test_every_claim_names_a_study_that_is_there_or_not_yet_measured():

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -220,6 +221,53 @@ def test_chosen_rows_of_the_design_are_trained_as_among_all(cloned):
         torch.testing.assert_close(together[name][2], value[0], rtol=1e-4, atol=1e-5)
 
 
+class Playing:
+    """Rollouts whose returns are a weight of each policy; they break down when told to."""
+
+    def __init__(self, *_, breaks_at=None, **__):
+        self.breaks_at, self.calls = breaks_at, []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def start(self, policies, wanted, path, seed):
+        self.calls.append(len(policies))
+        if len(self.calls) == self.breaks_at:
+            raise KeyboardInterrupt
+        found = np.where(wanted > 0, policies[:, :1], np.nan)[..., None]
+        return lambda: (found, (found > 0).astype(float))
+
+
+def test_an_interrupted_seed_keeps_its_policies_and_ends_as_if_it_had_not_been(demos, tmp_path, monkeypatch):
+    def run(folder, together, breaks_at=None):
+        rollouts = Playing(breaks_at=breaks_at)
+        monkeypatch.setattr(cloning, "Rollouts", lambda *_, **__: rollouts)
+        arguments = ["--quick", "--steps", "60", "--width", str(WIDTH), "--together", str(together), "--device", "cpu"]
+        monkeypatch.setattr(sys, "argv", ["cloning.py", "--out", str(folder), *arguments])
+        cloning.main()
+        return rollouts.calls
+
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+        cloning.save(tmp_path / name / "demonstrations.npz", **demos)
+    assert run(tmp_path / "whole", 3) == [3]
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "broken", 1, breaks_at=2)
+    assert run(tmp_path / "broken", 2) == [2]  # the other one is there
+    found, expected = (dict(np.load(tmp_path / name / "truth_seed0.npz")) for name in ("broken", "whole"))
+    assert found["subsets"].tolist() == expected["subsets"].tolist()
+    assert len(np.unique(expected["returns"][:, 0])) == 3
+    alone = cloning.Cloning(demos, WIDTH, cloning.recipe(Namespace(steps=60, batch=32)), "cpu")
+    losses = alone.losses(alone.train(cloning.quick_design()[0], 0))
+    np.testing.assert_allclose(expected["losses"], losses, rtol=1e-4)
+    for key in ("returns", "success", "losses"):
+        np.testing.assert_allclose(found[key], expected[key], rtol=1e-4, atol=1e-6)
+    assert not list((tmp_path / "broken").glob("seed0_*"))
+
+
 def test_gradients_at_the_joint_policy_are_those_of_autograd(cloned):
     problem = policy_estimates.problem_at_joint(cloned)
     model = cloning.network(WIDTH, 0)
@@ -269,6 +317,7 @@ def test_what_is_reached_is_looked_up_in_the_seed_that_is_scored(recorded):
     a, b = truth.return_[:2, inside, 3]
     found = results.across(truth, inside, [b, a], 3)
     assert found[0] == pytest.approx((a[b.argmax()] + b[a.argmax()]) / 2)
+    assert results.across(truth, inside, [b, a, a], 3).tolist() == found.tolist()  # the third seed has none
     assert results.own(truth, inside, 3)[0] == pytest.approx((a.mean() + b.mean()) / 2)  # the third seed has none
 
 

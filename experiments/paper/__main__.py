@@ -1,8 +1,9 @@
 """All studies of the paper that need nothing but recorded runs, and the page that puts them side by side.
 
-    python experiments/paper            every page of docs/results/paper, and docs/results/paper.md
-    python experiments/paper --page     the last of them alone, from pages that are there
-    python experiments/paper --quick    all to build/, in a minute or two
+    python experiments/paper                  every page of docs/results/paper, and docs/results/paper.md
+    python experiments/paper kernels grid     the pages of these studies, and docs/results/paper.md
+    python experiments/paper --page           docs/results/paper.md alone, from pages that are there
+    python experiments/paper --quick          all to build/, in a minute or two
 
 Recorded sets that are added later (``python experiments/record.py``) have their rows when this is run again.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from common import PAGES, ROOT, table
 
 from whence.datasets import available
+from whence.errors import did_you_mean
 
 HERE = Path(__file__).resolve().parent
 STUDIES = (  # the longest first: as many run at once as there are cores
@@ -150,7 +152,9 @@ def page(folder: Path) -> str:
                 "Every table and figure of *Efficient Estimation of Kernel Surrogate Models for Task "
                 "Attribution* as one runnable file of `experiments/paper`, ours beside the paper's. `make "
                 "paper` makes this page and those it links to "
-                "again from [recorded runs](../api/datasets.md): an hour of processor time, shared by all cores. "
+                "again from [recorded runs](../api/datasets.md): an hour of processor time, shared by all cores. Not "
+                "among them is [attribution](paper/attribution.md), which trains models of its own (`python "
+                "experiments/paper attribution`). "
                 f"Written {time.strftime('%Y-%m-%d')}.",
                 "## Side by side",
                 side_by_side(folder),
@@ -165,11 +169,16 @@ def page(folder: Path) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    usual = (*STUDIES, "elsewhere")
+    parser.add_argument("studies", nargs="*", help=f"{', '.join(usual)}; or attribution, which trains its own models")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--page", action="store_true")
     given = parser.parse_args()
+    for study in given.studies:
+        if study not in (known := (*usual, "attribution")):
+            parser.error(f"There is no study '{study}'. {did_you_mean(study, known)}")
     folder = ROOT / "build" / "paper" if given.quick else PAGES
-    studies = () if given.page else (*STUDIES, "elsewhere")
+    studies = () if given.page else given.studies or usual
 
     def fails(study: str) -> bool:
         command = [sys.executable, str(HERE / f"{study}.py"), *(["--quick"] if given.quick else [])]

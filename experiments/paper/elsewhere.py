@@ -9,6 +9,7 @@ Put these into docs/results/paper, and the tables of runs into the recorded sets
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
 import numpy as np
 from common import (
@@ -33,7 +34,9 @@ STYLES = {"least squares": ("--", "linear"), "tuned linear": (":", "tuned linear
 
 def flatness(given, found: dict) -> None:
     """Hessian trace, LDS and residual error over training, by optimizer."""
-    runs, colors = found["optimizers"], dict(zip(found["optimizers"], (ORANGE, BLUE, GREEN), strict=False))
+    runs = {name: part["rows"] for name, part in found["optimizers"].items()}
+    made = [f"`{part['command']}`, {part['machine']}, {part['date']}" for part in found["optimizers"].values()]
+    colors = dict(zip(runs, (ORANGE, BLUE, GREEN), strict=False))
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
     rows = []
     for name, lengths in runs.items():
@@ -69,7 +72,8 @@ def flatness(given, found: dict) -> None:
         "flatness",
         "Flatness",
         what_flatness_does(runs),
-        f"{found['size']} Runs: `{found['command']}`, {found['machine']}, {found['date']}.",
+        f"{found['size']} Runs: {'; '.join(dict.fromkeys(made))}. The residual error is a mean over queries, and a "
+        "single query can dominate it: one whose loss is next to 0 in all held-out runs of a split.",
         markdown([*header, *(f"residual error: {m}" for m in STYLES)], rows),
         figure=figure,
         script="elsewhere",
@@ -83,18 +87,14 @@ def what_flatness_does(runs: dict) -> str:
         f"{', '.join(format(row['trace'], '.3g') for row in lengths)} under {name.upper()}"
         for name, lengths in runs.items()
     )
-    errors = " and ".join(
-        f"from {lengths[0]['query']['least squares']['residual_error']:.1f} to "
-        f"{lengths[-1]['query']['least squares']['residual_error']:.1f} under {name.upper()}"
-        for name, lengths in runs.items()
-    )
+    errors = listed(f"{residual_errors(lengths)} under {name.upper()}" for name, lengths in runs.items())
     lds = {
         kind: {name: [row[kind]["least squares"]["lds"] for row in lengths] for name, lengths in runs.items()}
         for kind in ("query", "mean")
     }
     sgd, of_mean, last = lds["query"]["sgd"], lds["mean"]["sgd"], runs["sgd"][-1]
     back = "comes back" if abs(sgd[-1]) < 0.05 else "does not come back"
-    others = " and ".join(f"{values[-1]:.2f} under {name.upper()}" for name, values in lds["query"].items())
+    others = listed(f"{values[-1]:.2f} under {name.upper()}" for name, values in lds["query"].items())
     left_out = [name.upper() for name in ("sam", "nso") if name not in runs]
     return (
         f"After {steps} steps the trace is {traces}. "
@@ -107,6 +107,21 @@ def what_flatness_does(runs: dict) -> str:
         f"{last['query']['paper kernel']['lds']:.2f}, and the noise ceiling is {last['ceiling']['query']:.2f}."
         + "".join(f" {name} has not been run at this size." for name in left_out)
     )
+
+
+def residual_errors(lengths: list[dict]) -> str:
+    """Return how the residual error of least squares goes, with its highest value where that is far above both ends."""
+    errors = {row["steps"]: row["query"]["least squares"]["residual_error"] for row in lengths}
+    first, last = (errors[lengths[place]["steps"]] for place in (0, -1))
+    highest = max(errors, key=errors.__getitem__)
+    peak = f" ({errors[highest]:.0f} after {highest} steps)" if errors[highest] > 2 * max(first, last) else ""
+    return f"from {first:.1f} to {last:.1f}{peak}"
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Return "a, b and c"."""
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def first_order(given, found: dict) -> None:

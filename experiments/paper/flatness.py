@@ -3,6 +3,7 @@
     python experiments/paper/flatness.py --out DIR --device cuda     modulo 97, width 128; for a graphics card
     python experiments/paper/flatness.py --out DIR --small           modulo 19, width 24; about 10 minutes on one core
     python experiments/paper/flatness.py --out DIR --quick           a few steps, in seconds
+    … --optimizers nso                                               only these: flatness.json of DIR keeps the others
     Where DIR has the runs already, the table is made from them.
 
 A two-layer transformer is trained from the same random weights on Bernoulli(0.9) subsets of the 25 groups, and on all
@@ -173,8 +174,11 @@ def main() -> None:
         args.products, args.splits = 6, 2
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")
-    report = {"command": command(), "machine": machine(), "date": time.strftime("%Y-%m-%d"), "size": str(size),
-              "optimizers": {}}  # fmt: skip
+    report, known = args.out / "flatness.json", {}
+    if report.exists():
+        before = json.loads(report.read_text(encoding="utf-8"))
+        known = before["optimizers"] if before["size"] == str(size) else {}
+    made = {"command": command(), "machine": machine(), "date": time.strftime("%Y-%m-%d")}
     for name in args.optimizers:
         path, begun = args.out / f"flatness_{name}.npz", time.time()
         if not path.exists():
@@ -182,12 +186,13 @@ def main() -> None:
             print(f"{name}: {time.time() - begun:.0f} s", flush=True)
         if not args.only_runs:
             with np.load(path) as found:
-                report["optimizers"][name] = scores(dict(found), size.subsets, args.splits)
-            for row in report["optimizers"][name]:
+                known[name] = {**made, "rows": scores(dict(found), size.subsets, args.splits)}
+            for row in known[name]["rows"]:
                 told = "; ".join(f"{method} {row['query'][method]['lds']:.2f} / {row['mean'][method]['lds']:.2f}"
                                  for method in METHODS)  # fmt: skip
                 print(f"{name} {row['steps']}: trace {row['trace']:.4g}; LDS per query / mean: {told}", flush=True)
-    (args.out / "flatness.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
+    document = {"size": str(size), "optimizers": {name: known[name] for name in OPTIMIZERS if name in known}}
+    report.write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,18 @@
 r"""Behaviour cloning on subsets of the ten tasks of Meta-World's MT10: what every policy reaches in real episodes.
 
 Scripted experts show each task once for all. A policy (two hidden layers; sees the one-hot of all ten tasks) imitates
-the demonstrations of the tasks of its subset, from its seed's own random start. All policies of a seed are trained side
-by side on the GPU while processes play those of the seed before. Subsets: all 120 of seven tasks, judged in all ten;
-and all 210 of four, the ten single tasks and all tasks together, judged in their own tasks, so that "this target with
-those three" can be looked up.
+the demonstrations of the tasks of its subset, from its seed's own random start. Policies are trained side by side, as
+many as ``--together`` says, and then played by processes. Subsets: all 120 of seven tasks, judged in all ten; and all
+210 of four, the ten single tasks and all tasks together, judged in their own tasks, so that "this target with those
+three" can be looked up.
 
-    python experiments/rl/cloning.py --out run/rl --workers 16          about 4 minutes on an H200 and 16 cores
+    python experiments/rl/cloning.py --out run/rl --workers 16          a few minutes on an H200 and 16 cores
     python experiments/rl/cloning.py --out run/rl --rows 0:120          only the subsets of seven
     python experiments/rl/cloning.py --out run/rl --quick               a few policies, half a minute on two cores
 
-Written under ``--out``, part by part, and resumed: demonstrations.npz, truth_seed0.npz … (returns and successes of
-every episode (subset, task, episode), NaN where not played; imitation losses (subset, task)) and cloning.json.
+Written under ``--out``, and resumed: demonstrations.npz, truth_seed0.npz … (returns and successes of every episode
+(subset, task, episode), NaN where not played; imitation losses (subset, task)) and cloning.json. Until a seed is
+complete, its policies are in seed0_from0.npz …, a file for those trained together.
 """
 
 from __future__ import annotations
@@ -43,38 +44,61 @@ HELD_OUT = 0.2  # share of the demonstrations that imitation is judged on
 
 
 def main() -> None:
-    given = arguments({"rows": ("0:341", "0:3")})
+    given = arguments({"rows": ("0:341", "0:3"), "together": (120, 2)})
     given.out.mkdir(parents=True, exist_ok=True)
-    began, seconds = time.time(), {}
+    began, seconds, steps = time.time(), {}, 0
+    subsets, wanted = (quick_design if given.quick else design)()
+    rows = numbers(given.rows)
     sizes = {"episodes": given.episodes, "horizon": given.horizon, "width": given.width}
     with Rollouts(given.workers, **sizes) as rollouts:
         demos = demonstrations(given, rollouts)
         seconds["demonstrations"] = time.time() - began
         cloned = Cloning(demos, given.width, recipe(given), given.device)
-        rows = numbers(given.rows)
-        subsets, wanted = (part[rows] for part in (quick_design if given.quick else design)())
-        waiting = {}
         for seed in range(given.seeds):
             path = given.out / f"truth_seed{seed}.npz"
             if path.exists():
                 say(began, f"seed {seed} is there already")
                 continue
-            since = time.time()
-            states = cloned.train(subsets, seed, rows)
-            losses = cloned.losses(states)
-            seconds[f"training {len(subsets)} policies, seed {seed}"] = time.time() - since
-            say(began, f"seed {seed}: {len(subsets)} policies trained in {time.time() - since:.0f} s")
-            file = given.out / f"policies_seed{seed}.npy"
-            waiting[seed] = path, losses, rollouts.start(cloned.policies(states), wanted, file, seed)
-        for seed, (path, losses, finish) in waiting.items():
-            returns, success = finish()
-            save(path, subsets=subsets, seed=seed, returns=returns, success=success, losses=losses, task_names=TASKS)
-            seconds[f"all until seed {seed} was played"] = time.time() - began
-            reached = [np.nanmean(value[subsets.sum(1) == 7]) for value in (returns, success)]
+            for some in missing(given.out, seed, rows, given.together):
+                since, what = time.time(), f"{len(some)} policies from {some[0]} of seed {seed}"
+                states = cloned.train(subsets[some], seed, some)
+                seconds[f"training {what}"] = (trained := time.time()) - since
+                policies = cloned.policies(states), wanted[some], given.out / "policies.npy"
+                returns, success = rollouts.start(*policies, seed)()
+                seconds[f"playing {what}"] = time.time() - trained
+                part = {"rows": some, "returns": returns, "success": success, "losses": cloned.losses(states)}
+                save(given.out / f"seed{seed}_from{some[0]}.npz", **part)
+                steps += int(wanted[some].sum()) * given.episodes * given.horizon
+                say(began, f"{what}: {trained - since:.0f} s to train, {time.time() - trained:.0f} s to play")
+            found = together(given.out, seed, rows)
+            save(path, subsets=subsets[rows], seed=seed, task_names=TASKS, **found)
+            for part in parts(given.out, seed):
+                part.unlink()
+            seven = subsets[rows].sum(1) == 7
+            reached = [np.nanmean(found[key][seven]) for key in ("returns", "success")]
             say(began, f"seed {seed}: mean return {reached[0]:.0f}, success {reached[1]:.2f} of subsets of 7")
-    steps = int(np.sum(wanted)) * given.episodes * given.horizon * len(waiting)
     write_settings(given, seconds | {"all": time.time() - began}, {"steps played": steps, "recipe": str(cloned.recipe)})
     say(began, f"{steps:,} steps played, {steps / (time.time() - began):,.0f} a second with all the rest")
+
+
+def parts(out: Path, seed: int) -> list[Path]:
+    """Files of the policies of a seed that is not complete."""
+    return list(out.glob(f"seed{seed}_from*[0-9].npz"))
+
+
+def together(out: Path, seed: int, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """What those files hold of rows of the design, in the order of the rows."""
+    files = [dict(np.load(path)) for path in parts(out, seed)]
+    own = np.concatenate([file.pop("rows") for file in files])
+    order = [int(np.flatnonzero(own == row)[0]) for row in rows]
+    return {key: np.concatenate([file[key] for file in files])[order] for key in files[0]}
+
+
+def missing(out: Path, seed: int, rows: np.ndarray, n: int) -> list[np.ndarray]:
+    """Rows of the design that no file of a seed has, at most ``n`` at a time."""
+    known = [np.load(path)["rows"] for path in parts(out, seed)]
+    left = np.setdiff1d(rows, np.concatenate([[], *known])).astype(int)
+    return [left[first : first + n] for first in range(0, len(left), n)]
 
 
 class Cloning:

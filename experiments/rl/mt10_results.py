@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -137,6 +138,15 @@ def ceiling(values: np.ndarray, seeds: int) -> np.ndarray:
     return np.sqrt(np.maximum(np.mean(pairs, axis=0), 0))
 
 
+def agreement(truth: Truth) -> str:
+    """Rank correlation of the returns of any two seeds, mean over tasks, in words."""
+    returns = truth.return_[: truth.seeds, truth.sevens]
+    return ", ".join(
+        f"{np.nanmean(correlations(returns[a], returns[b])):.2f} for seeds {a + 1} and {b + 1}"
+        for a, b in itertools.combinations(range(truth.seeds), 2)
+    )
+
+
 def around(values: np.ndarray, digits: int = 2) -> str:
     """Mean and standard deviation over splits."""
     return f"{np.nanmean(values):.{digits}f} ± {np.nanstd(values, ddof=1):.{digits}f}"
@@ -177,8 +187,9 @@ def cotraining(truth: Truth, cosines: np.ndarray, expert: np.ndarray) -> Iterato
         for target, rows in enumerate(chosen):
             guesses = [model.predict(truth.subsets[rows[ANY]])[:, target] for model in models]
             of_sevens.append(across(truth, rows[ANY], guesses, target))
-            of_fours.append(across(truth, rows[ANY], [o[:, rows[ANY], target].mean(0) for o in others], target))
-        table[f"with the top three by {name} of another seed's sevens"] = np.array(of_sevens)
+            seen = [np.nanmean(other[:, rows[ANY], target], axis=0) for other in others]
+            of_fours.append(across(truth, rows[ANY], seen, target))
+        table[f"with the top three by {name} of other seeds' sevens"] = np.array(of_sevens)
         table[f"with the best three of another seed, by {name}"] = np.array(of_fours)
     yield from of_cotraining(truth, table, expert)
     named = [way for way in chosen[0] if way.startswith("with the top")]
@@ -232,12 +243,12 @@ def own(truth: Truth, rows: np.ndarray, target: int) -> np.ndarray:
 
 
 def across(truth: Truth, rows: np.ndarray, scores: list[np.ndarray], target: int) -> np.ndarray:
-    """The same of the subsets with the best scores for each seed, which other seeds have given."""
+    """The same of the subsets with the best scores for each seed that has them, scores that other seeds have given."""
     found = []
     for seed, score in enumerate(scores):
         best = rows[score == score.max()]  # successes of a few episodes are often the same
         found.append([outcome[seed, best, target].mean() for outcome in (truth.return_, truth.success)])
-    return np.mean(found, axis=0)
+    return np.nanmean(found, axis=0)
 
 
 def interval(gains: np.ndarray) -> str:
@@ -331,6 +342,7 @@ def main() -> None:
         "played": played(truth, given.runs),
     }
     facts = {"seeds": truth.seeds, "splits": splits, "n": len(joint["subsets"]), "error": error, "of_change": of_change}
+    facts |= {"whole": int((~np.isnan(truth.loss).any((1, 2))).sum()), "agreement": agreement(truth)}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"
     print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")

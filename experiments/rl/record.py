@@ -17,6 +17,7 @@ OUTCOMES = {
     "success": "share of 4 episodes that succeed",
     "loss": "squared error of imitating held-out demonstrations",
 }
+MACHINE = "NVIDIA H200, 16 cores; the third seed x86_64, one core"
 TITLE = (
     "All 120 subsets of seven of Meta-World's ten tasks MT10, {} seeds each, by behaviour cloning: {} in every task."
 )
@@ -27,8 +28,8 @@ def main() -> None:
     for (outcome, meaning), values in zip(OUTCOMES.items(), (truth.return_, truth.success, truth.loss), strict=True):
         runs = truth.runs(values[: truth.seeds], outcome)
         runs = runs.targets(runs.target_names[:-1])
-        title, command = TITLE.format(truth.seeds, meaning), "python experiments/rl/cloning.py --out run/rl --seeds 2"
-        record(f"mt10_cloning_{outcome}", runs, title, command, machine="NVIDIA H200, 16 cores", date="2026-11-16")
+        title, command = TITLE.format(truth.seeds, meaning), "python experiments/rl/cloning.py --out run/rl --seeds 3"
+        record(f"mt10_cloning_{outcome}", runs, title, command, machine=MACHINE, date="2026-11-18")
         print(runs)
 
 
