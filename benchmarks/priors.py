@@ -137,7 +137,7 @@ def main() -> None:
         pd.DataFrame(learned(found), index=["mean", "std"]).T.round(1).to_markdown(),
         "",
         f"Stated with a change for few runs: linear {FEW_RUNS[0]:+}, its std × {FEW_RUNS[2]}, noise {FEW_RUNS[1]:+}.",
-        "That is half of the best change in noise: what all of it does to tables of 150 runs and more was not measured.",
+        "That is half of the best change in noise: what all of it does to tables of 150 runs was not measured.",
     ]
     if arguments.judge:
         scores, best = judged(tables, found)
