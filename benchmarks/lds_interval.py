@@ -70,7 +70,7 @@ def report(found: pd.DataFrame, command: str, seconds: float) -> str:
         f"{seconds:.0f} s.",
         "held: how often the 80% interval held the rank correlation on new runs; single: the same of each target.",
         "printed, truth: mean rank correlation in cross-validation and on new runs. width: of the interval. prediction",
-        "intervals: how many new runs their 90% intervals held. The constants of the interval were set on these fits.",
+        "intervals: how many new runs their 90% intervals held. Constants of the first were set on these tables.",
         "",
         f"Overall: held {found['held'].mean():.1%}, single {found['single'].mean():.1%}, "
         f"prediction intervals {found['prediction intervals'].mean():.1%}.",
