@@ -151,8 +151,8 @@ def page(folder: Path) -> str:
                 "# The paper, claim by claim",
                 "Every table and figure of *Efficient Estimation of Kernel Surrogate Models for Task "
                 "Attribution* as one runnable file of `experiments/paper`, ours beside the paper's. `make "
-                "paper` makes this page and those it links to "
-                "again from [recorded runs](../api/datasets.md): an hour of processor time, shared by all cores. Not "
+                "paper` makes this page and those it links to again from [recorded runs](../api/datasets.md): "
+                "half an hour of processor time, shared by all cores. Not "
                 "among them is [attribution](paper/attribution.md), which trains models of its own (`python "
                 "experiments/paper attribution`). "
                 f"Written {time.strftime('%Y-%m-%d')}.",
