@@ -296,9 +296,9 @@ def test_runs_of_ones_own_are_told_by_name_and_learned_from():
     search.tell(["a", "c"], 5.0)
     search.tell({"b": 1}, {"outcome": 1.0})
     assert len(search.ledger().outcomes()) == 2
-    with pytest.raises(InputError, match="one of the two"):
+    with pytest.raises(InputError, match="either the values of a run, or why it failed"):
         search.tell(["a"])
-    with pytest.raises(InputError, match="was not asked for"):
+    with pytest.raises(InputError, match="has not proposed run 9"):
         search.tell(whence.searching.decisions.Proposal(9, np.ones(6), 0, ""), 1.0)
 
 

@@ -64,7 +64,7 @@ def test_a_mixture_is_named_with_all_its_weights():
     sources = [f"s{k}" for k in range(7)]
     how = {"tasks": sources, "mixture": True, "budget": 7, "engine": "inline", "stop": False}
     found = whence.search(lambda weights, seed: float(((weights - 1 / 7) ** 2).sum()), **how)
-    said = str(found).split("Best of those")[0]
+    said = str(found).split("Best measured")[0]
     weights = [float(weight) for weight in re.findall(r"^s\d\s+(0\.\d{3})", said, re.MULTILINE)]
     assert len(weights) == (found.subset > 0).sum()
     np.testing.assert_allclose(sum(weights), 1, atol=0.01)
@@ -77,7 +77,7 @@ def test_repeats_of_a_subset_are_one_line_with_their_mean():
     for subset, value in (([1, 0, 0], 0.5), ([0, 1, 0], 2.5), ([0, 1, 1], 0.1)):
         search.tell(subset, value)
     lines = [re.split(r"\s{2,}", line.strip()) for line in str(search.result()).splitlines()]
-    at = next(k for k, line in enumerate(lines) if line[0].startswith("Best of those"))
+    at = next(k for k, line in enumerate(lines) if line[0].startswith("Best measured"))
     best = lines[at + 3 : at + 5]
     assert [(line[0], line[1], float(line[2])) for line in best] == [("task_1", "1", 2.5), ("task_0, task_2", "2", 2.0)]
 
