@@ -170,20 +170,23 @@ def test_one_scale_is_that_of_ranks_which_only_the_order_of_outcomes_matters_to(
         np.testing.assert_allclose([scale.goodness.mean(), scale.goodness.std()], [0, 1], atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_disasters_do_not_hide_what_makes_the_best_better(seed):
-    """Two tasks together cost a hundred times what any other difference is worth."""
-    rng = np.random.default_rng(seed)
-    worth, bad = rng.normal(size=8), rng.choice(8, 2, replace=False)
+def test_disasters_do_not_hide_what_makes_the_best_better():
+    """Two tasks together cost a hundred times what any other difference is worth; one search of six may miss."""
 
-    def outcome(rows):
-        return rows @ worth - 300 * rows[..., bad].prod(-1)
+    def better_rows(seed):
+        rng = np.random.default_rng(seed)
+        worth, bad = rng.normal(size=8), rng.choice(8, 2, replace=False)
 
-    search = told(
-        whence.Search(8, budget=20, maximize=True, stop=False, seed=seed), lambda row: outcome(np.asarray(row))
-    )
-    every = outcome(whence.Exhaustive().draw(8)[1:])
-    assert (every > search.result().runs.values.max() + 1e-9).sum() <= 2
+        def outcome(rows):
+            return rows @ worth - 300 * rows[..., bad].prod(-1)
+
+        search = told(
+            whence.Search(8, budget=20, maximize=True, stop=False, seed=seed), lambda row: outcome(np.asarray(row))
+        )
+        every = outcome(whence.Exhaustive().draw(8)[1:])
+        return (every > search.result().runs.values.max() + 1e-9).sum()
+
+    assert sorted(better_rows(seed) for seed in range(6))[-2] <= 1
 
 
 @pytest.mark.parametrize("goal", ["best", "effects", "prediction"])
