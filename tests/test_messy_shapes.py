@@ -105,7 +105,7 @@ def test_runs_that_failed_are_not_measured(tmp_path, failed):
 # ---- lists -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", ["/", " / ", " & ", " and ", ", and ", "_", "-", "\n", "|", ";", " + "])
+@pytest.mark.parametrize("sign", ["/", " / ", " & ", " and ", " with ", ", and ", "_", "-", "\n", "|", ";", " + "])
 @pytest.mark.parametrize("name", ["data", "experiment"])
 def test_a_list_of_tasks_however_it_is_separated(name, sign):
     cells = [sign.join(task for task, inside in zip(TASKS, row, strict=True) if inside) for row in S]
@@ -396,3 +396,19 @@ def test_a_sheet_of_a_workbook_is_chosen_by_its_name_or_by_its_columns(tmp_path)
         InputError, match=r"runs.csv: The 'sheet' parameter is for Excel files: this file has no sheets"
     ):
         read_outcomes(tmp_path / "runs.csv", "loss", sheet="Large")
+
+
+# ---- measurements are not tasks --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("others", [{}, {"web": S[:, 0]}])
+def test_a_measurement_is_no_task_beside_fewer_than_two(tmp_path, others):
+    path = tmp_path / "runs.csv"
+    pd.DataFrame({"blend": "as before", **others, "val acc": 1 / LOSS, "loss": LOSS}).to_csv(path, index=False)
+    if others:
+        with pytest.warns(DataWarning, match=r"val acc \(another measurement\)"):
+            assert read_outcomes(path, ["loss"]).task_names == ("web",)
+    else:
+        with pytest.raises(InputError, match="no task column is left"):
+            read_outcomes(path, ["loss"])
+    assert read_outcomes(path, ["loss"], tasks=["val acc"]).task_names == ("val acc",)

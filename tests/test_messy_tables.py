@@ -39,8 +39,11 @@ def truth(n=24, seed=0):
 def mixtures(n=30, seed=0, total=100.0, digits=1):
     """Rounded percentages of four sources, and their loss: best with much web and some code."""
     W = np.random.default_rng(seed).dirichlet([2, 2, 1, 1], n)
-    loss = 2 + 3 * ((W - [0.5, 0.3, 0.15, 0.05]) ** 2).sum(1)
-    return (total * W).round(digits), loss.round(5)
+    return (total * W).round(digits), loss_of(W).round(5)
+
+
+def loss_of(W):
+    return 2 + 3 * ((W - [0.5, 0.3, 0.15, 0.05]) ** 2).sum(1)
 
 
 # ---- a sweep of mixtures, as messy as they come ----------------------------------------------------------
@@ -48,9 +51,10 @@ def mixtures(n=30, seed=0, total=100.0, digits=1):
 
 def messy_mixtures():
     """Percent signs, empty weights, thousands, text, seeds, hours, dates, failures, odd headers."""
-    W, loss = mixtures()
+    W, _ = mixtures()
     W[::7, 3] = 0
     W = (100 * W / W.sum(1, keepdims=True)).round(1)
+    loss = loss_of(W / 100).round(5)
     rows = [" Run ID ,Date,Web, CODE,math,Law,Seed,GPU Hours,Steps,Tokens,Loss ,notes"]
     for at, (weights, value) in enumerate(zip(W, loss, strict=True)):
         cells = [f"{weight}%" if weight else "" for weight in weights]
@@ -74,6 +78,7 @@ def test_a_messy_sweep_takes_two_commands(tmp_path):
     assert second.exit_code == 0, second.output
     assert "30 runs × 4 tasks → Loss" in second.stdout
     assert "Shift attribution" in second.stdout
+    assert re.search(r"Web\s.*helps", second.stdout)
     assert re.search(r"Law\s.*hurts", second.stdout)
     for aside in ("Run ID", "Date", "Seed", "GPU Hours", "Steps", "Tokens", "notes"):
         assert f"{aside} (" in second.stderr, aside

@@ -126,8 +126,9 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
     measured = [name for name in others if name not in named and (is_outcome(name) or higher_is_better(name))]
-    if len(values) - len(named) - len(measured) >= 2:
-        named |= dict.fromkeys(measured, "another measurement")
+    if len(values) - len(named) - len(measured) < 2:  # tasks may have the names of benchmarks
+        measured = [name for name in measured if is_outcome(name)]
+    named |= dict.fromkeys(measured, "another measurement")
     if len(binary) >= 2 and len(binary) >= len([name for name in others if name not in named]):
         always = {name: kind for name, kind in named.items() if kind in (_SEED, _INDEX) or np.ptp(values[name]) == 0}
         sizes = np.nan_to_num(np.column_stack([values[name] for name in binary if name not in always])).sum(axis=1)

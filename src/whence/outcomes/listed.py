@@ -18,7 +18,7 @@ from whence.outcomes.values import MISSING, as_column, literal
 
 # Signs between names, in this order; then those that names may have too, if they split cells into fewer names.
 _SIGNS = (";", "|", ",", "+", "\n")
-_WEAK_SIGNS = ("/", " & ", " and ", None, "_", "-")  # None is white space
+_WEAK_SIGNS = ("/", " & ", " and ", " with ", None, "_", "-")  # None is white space
 _USUAL = re.compile(
     r"(.*[._ ])?(subsets?|tasks|sources|datasets|domains|mix|mixture|included|components|data|recipe)", re.IGNORECASE
 )
