@@ -9,7 +9,7 @@ import whence
 from whence.errors import InputError
 from whence.searching.ask import START
 from whence.searching.belief import Belief, Known
-from whence.searching.goals import best_row, contrasts_of, next_row
+from whence.searching.goals import best_row, contrasts_of, named_row, next_row
 from whence.searching.space import Listed, Mixtures, Subsets, balanced_start, make_space
 
 NAMES = tuple("abcdef")
@@ -335,3 +335,21 @@ def test_a_list_of_candidates_is_all_that_is_run():
     assert all(row.tobytes() in known for row in search.result().runs.subsets)
     assert isinstance(search.space, Listed)
     assert isinstance(make_space(NAMES, mixture=True), Mixtures)
+
+
+def test_a_repeated_run_that_comes_out_the_same_makes_the_best_outcome_the_one_named():
+    S = np.random.default_rng(0).permutation(whence.Exhaustive().draw(6))[:24]
+    y = S @ np.arange(6.0)
+    outlier = int(np.argsort(y)[5])
+    y[outlier] = y.max() + 0.1  # better than all, unlike what its tasks say
+    space = make_space(NAMES)
+    repeated = np.append(np.arange(24), 0)
+
+    def named(values):
+        known = Known(S[repeated], values[:, None], NOTHING, NOTHING)
+        return named_row(space, Belief(known, known.values), np.random.default_rng(0))
+
+    exact = y[repeated]
+    noisy = exact + np.append(np.zeros(24), 3.0)
+    assert (named(exact) == S[outlier]).all()
+    assert (named(noisy) != S[outlier]).any()

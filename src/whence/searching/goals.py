@@ -3,7 +3,9 @@
 best
     Augmented expected improvement (Huang et al. 2006): how much better than the best known row a row is expected to be,
     times 1 − noise std / std of a new run, so a row is repeated only where noise hides what it is worth; the
-    mean of it on the scale of the outcomes and on that of their ranks, each as a share of its greatest value.
+    mean of it on the scale of the outcomes and on that of their ranks, each as a share of its greatest value. Once a
+    repeated run came out the same, runs have no noise: the best outcome is the one to beat, and what the process takes
+    for noise is a part of what a new row may give.
 effects
     The run that most reduces the variance of those effects of tasks and pairs whose sign is not settled at 90%.
 prediction
@@ -105,14 +107,17 @@ def _unseen(space: Space, known: Known, rng: np.random.Generator, why: str) -> C
 def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Callable[[float], str]) -> Choice | None:
     known = belief.known
     measured = known.rows[distinct_rows(known.rows)[0]]
-    incumbents = [float(scale.moments(measured)[0].max()) for scale in belief.scales]
-    closed = np.vstack([known.running, known.failed, measured if known.deterministic else measured[:0]])
+    exact = known.deterministic
+    incumbents = [float((scale.goodness if exact else scale.moments(measured)[0]).max()) for scale in belief.scales]
+    closed = np.vstack([known.running, known.failed, measured if exact else measured[:0]])
 
     def improvements(rows: Array) -> Array:
         found = []
         for scale, incumbent in zip(belief.scales, incumbents, strict=True):
             mean, std, noise = (part.reshape(-1) for part in scale.moments(rows))
-            found.append(_expected_improvement(mean - incumbent, std) * (1 - np.sqrt(noise / (noise + std**2))))
+            of_run = np.sqrt(noise + std**2)
+            gain = _expected_improvement(mean - incumbent, of_run if exact else std)
+            found.append(gain if exact else gain * (1 - np.sqrt(noise) / of_run))
         return np.array(found)  # (scales, n)
 
     pool = np.vstack([space.draw(DRAWN, rng), measured])
@@ -133,7 +138,7 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
         return Choice(row, f"repeat: {runs} of it cannot tell it from the best yet, {predicted}")
     chance = float(known.chance(row[None])[0])
     doubt = f"; {1 - chance:.0%} chance to fail" if chance < 0.9 else ""
-    incumbent = show(float(belief.moments(measured)[0].max()))
+    incumbent = show(float((belief.goodness if exact else belief.moments(measured)[0]).max()))
     return Choice(row, f"may beat the best, {incumbent}: {predicted}{doubt}")
 
 
@@ -228,12 +233,15 @@ def _settled(contrasts: Array, mean: Array, covariance: Array, unit: Array) -> N
 
 
 def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
-    """Return the best measured row by the mean of both scales, (K,).
+    """Return the best measured row, (K,): by the mean of both scales, or by its outcome if runs have no noise.
 
     A row that was never run is named only where no measured one is allowed: what looks better is run next, and rows
     that only look better are often worse (benchmarks/results/search.md).
     """
     known = belief.known
+    allowed = space.allow(known.rows)
+    if allowed.any() and known.deterministic:
+        return np.asarray(known.rows[allowed][belief.goodness[allowed, 0].argmax()])
     measured = known.rows[distinct_rows(known.rows)[0]]
     measured = measured[space.allow(measured)]
 
