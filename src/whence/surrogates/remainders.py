@@ -63,17 +63,16 @@ def _contrast(points: Array, values: Array, log_density: Array, mixture: Mixture
         factor = np.where(possible, ratio, 0.0) ** power
         return np.asarray(factor[:, None] * values)
 
-    present, absent = points, 1 - points
     if order == 1:
-        return np.asarray(present.T @ weighted(inside, 1) + sign * absent.T @ weighted(outside, 0))
-    both, one, none = (weighted(inside, n) for n in (2, 1, 0))
-    out = np.empty((n_tasks, n_tasks, values.shape[1]))
-    for t in range(values.shape[1]):
-        mixed = present.T @ (one[:, [t]] * absent)
-        out[:, :, t] = present.T @ (both[:, [t]] * present) + absent.T @ (none[:, [t]] * absent)
-        out[:, :, t] += sign * (mixed + mixed.T)
+        return np.asarray(points.T @ weighted(inside, 1) + sign * (1 - points).T @ weighted(outside, 0))
+    both, one, none = weighted(inside, 2), sign * weighted(inside, 1), weighted(inside, 0)
+    # "Out" is 1 less "in": one matrix product serves all four cases of a pair, the rest depends on single tasks.
+    single = points.T @ (one - none)
+    out = none.sum(0) + single[:, None] + single[None, :]
+    for t, weight in enumerate((both - 2 * one + none).T):
+        out[:, :, t] += (points * weight[:, None]).T @ points
         np.fill_diagonal(out[:, :, t], 0.0)
-    return out
+    return np.asarray(out)
 
 
 def _near_full(n_tasks: int, order: int) -> Array:
