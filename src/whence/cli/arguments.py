@@ -8,8 +8,9 @@ import csv
 import shlex
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -48,9 +49,8 @@ class Asked(NamedTuple):
         return self.fitted
 
 
-def _name(*flags: str, **more: Any) -> Any:
-    return typer.Option(*flags, metavar="NAME", **more)
-
+_name = partial(typer.Option, metavar="NAME")
+_column = partial(_name, rich_help_panel=COLUMNS)
 
 # The table of runs.
 Files = Annotated[
@@ -63,19 +63,12 @@ Files = Annotated[
 ]
 ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Use a model saved by fit --save.")]
 Save = Annotated[Path | None, typer.Option("--save", metavar="FILE", help="Save the model, to use with --model.")]
-Outcome = Annotated[
-    Names,
-    _name("--outcome", "--outcomes", "-O", help="Column that holds an outcome (* is any).", rich_help_panel=COLUMNS),
-]
-Maximize = Annotated[Names, _name("--maximize", help="Outcome for which higher is better.", rich_help_panel=COLUMNS)]
-Ignore = Annotated[Names, _name("--ignore", help="Column to leave out.", rich_help_panel=COLUMNS)]
-Task = Annotated[
-    Names, _name("--task", "--tasks", help="Column that holds a task (default: all others).", rich_help_panel=COLUMNS)
-]
-SubsetColumn = Annotated[
-    str | None, _name("--subset-column", help="Column that lists the tasks, as web,code.", rich_help_panel=COLUMNS)
-]
-SheetName = Annotated[str | None, _name("--sheet", help="Sheet of an Excel file.", rich_help_panel=COLUMNS)]
+Outcome = Annotated[Names, _column("--outcome", "--outcomes", "-O", help="Column that holds an outcome (* is any).")]
+Maximize = Annotated[Names, _column("--maximize", help="Outcome for which higher is better.")]
+Ignore = Annotated[Names, _column("--ignore", help="Column to leave out.")]
+Task = Annotated[Names, _column("--task", "--tasks", help="Column that holds a task (default: all others).")]
+SubsetColumn = Annotated[str | None, _column("--subset-column", help="Column that lists the tasks, as web,code.")]
+SheetName = Annotated[str | None, _column("--sheet", help="Sheet of an Excel file.")]
 Missing = Annotated[
     MissingWeights | None, typer.Option(help="Treat an empty weight as no run, or as zero.", rich_help_panel=COLUMNS)
 ]

@@ -3,6 +3,7 @@
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.hf import Finetuned, Prepared
-    from whence.hf.sources import Leak, Source
+    from whence.hf.sources import Leak
     from whence.models.recipe import Recipe
 
-TRAINING, ADAPTER, TEXT, RUNNING = "How runs are trained", "The adapter", "How examples are written", "Where it runs"
+training = partial(typer.Option, rich_help_panel="How runs are trained")
+adapting = partial(typer.Option, rich_help_panel="The adapter")
+writing = partial(typer.Option, rich_help_panel="How examples are written")
+running = partial(typer.Option, rich_help_panel="Where it runs")
 MOST_PAIRS = 5
 SHORT = ("label", "completion")
 FEWEST_STEPS, MOST_STEPS = 20, 300
@@ -46,40 +50,22 @@ Column = Annotated[
     str | None, typer.Option("--source-column", metavar="NAME", help="Field that names the source of an example.")
 ]
 PerQuery = Annotated[bool, typer.Option("--per-query", help="Record the loss of every target example too.")]
-Steps = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Steps of a run (default: once over all sources, 20 to 300).", min=1,
-                 rich_help_panel=TRAINING),
-]  # fmt: skip
-Rate = Annotated[float, typer.Option("--lr", metavar="RATE", help="Learning rate.", rich_help_panel=TRAINING)]
-BatchSize = Annotated[int, typer.Option(metavar="N", help="Examples in a batch.", min=1, rich_help_panel=TRAINING)]
-Rank = Annotated[int, typer.Option(metavar="N", help="Rank.", min=1, rich_help_panel=ADAPTER)]
-Modules = Annotated[
-    args.Names, typer.Option(metavar="NAME", help="Layers to adapt (default: all linear).", rich_help_panel=ADAPTER)
-]
-Adapter = Annotated[Path | None, typer.Option(metavar="FOLDER", help="Adapter to continue.", rich_help_panel=ADAPTER)]
+STEPS = "Steps of a run (default: once over all sources, 20 to 300)."
+Steps = Annotated[int | None, training(metavar="N", help=STEPS, min=1)]
+Rate = Annotated[float, training("--lr", metavar="RATE", help="Learning rate.")]
+BatchSize = Annotated[int, training(metavar="N", help="Examples in a batch.", min=1)]
+Rank = Annotated[int, adapting(metavar="N", help="Rank.", min=1)]
+Modules = Annotated[args.Names, adapting(metavar="NAME", help="Layers to adapt (default: all linear).")]
+Adapter = Annotated[Path | None, adapting(metavar="FOLDER", help="Adapter to continue.")]
 TemplateText = Annotated[
-    str | None,
-    typer.Option("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.",
-                 rich_help_panel=TEXT),
-]  # fmt: skip
-MaxLength = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens of an example, at most (default: 1024).", min=2,
-                             rich_help_panel=TEXT)
-]  # fmt: skip
-Checkpointing = Annotated[
-    bool | None,
-    typer.Option(
-        help="Use less memory and more time (default: where fewer than four examples fit).", rich_help_panel=RUNNING
-    ),
+    str | None, writing("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.")
 ]
-Device = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=RUNNING)
-]
-Jobs = Annotated[int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers.", rich_help_panel=RUNNING)]
-EngineName = Annotated[
-    str | None, typer.Option("--engine", metavar="NAME", help="local, ray or inline.", rich_help_panel=RUNNING)
-]
+MaxLength = Annotated[int | None, writing(metavar="N", help="Tokens of an example, at most (default: 1024).", min=2)]
+CHECKPOINTING = "Use less memory and more time (default: where fewer than four examples fit)."
+Checkpointing = Annotated[bool | None, running(help=CHECKPOINTING)]
+Device = Annotated[str | None, running(metavar="NAME", help="Device, such as cuda or cpu.")]
+Jobs = Annotated[int, running("--jobs", "-j", metavar="N", help="Number of workers.")]
+EngineName = Annotated[str | None, running("--engine", metavar="NAME", help="local, ray or inline.")]
 
 
 def finetune(
@@ -118,6 +104,7 @@ def finetune(
     """
     import whence
     from whence import hf
+    from whence.icl.language import import_transformers
 
     with redirect_stdout(sys.stderr):
         sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
@@ -128,10 +115,13 @@ def finetune(
             raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
         leaks = hf.find_leaks(sources, targets)
         hf.warn_of_leaks(leaks)
-        prepared = _prepared(
-            model, sources, targets, template=template, max_length=max_length, per_query=per_query, device=device,
-            rank=rank, modules=args.names_of(modules), adapter=adapter, checkpointing=checkpointing, seed=seed,
+        import_transformers().utils.logging.disable_progress_bar()
+        adapted = hf.load(
+            model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
+            checkpointing=checkpointing, seed=seed,
         )  # fmt: skip
+        written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
+        prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
         recipe = _recipe(prepared, steps, lr, batch_size)
         short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
         how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
@@ -152,18 +142,6 @@ def finetune(
         document["report"] = str(place)
         page.append(Text(f"Written to {place}: open it in a browser."))
     Answer(document, page).print(as_json=as_json)
-
-
-def _prepared(model: Path, sources: "list[Source]", targets: "list[Source]", *, template: str | None,
-              max_length: int | None, per_query: bool, **how: Any) -> "Prepared":  # fmt: skip
-    from whence import hf
-    from whence.icl import Template
-    from whence.icl.language import import_transformers
-
-    import_transformers().utils.logging.disable_progress_bar()
-    written = None if template is None else Template(template.replace("\\n", "\n"))
-    adapted = hf.load(model, **how)
-    return hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
 
 
 def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":

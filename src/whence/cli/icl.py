@@ -21,10 +21,10 @@ from whence.errors import InputError, counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from whence.icl import Example, LanguageModel, Recommendation, Template
+    from whence.icl import Example, Recommendation
 
-WRITING = "How prompts are written"
-PRICE = "How much is run"
+writing = partial(typer.Option, rich_help_panel="How prompts are written")
+price = partial(typer.Option, rich_help_panel="How much is run")
 MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
 
@@ -38,65 +38,26 @@ HeldOut = Annotated[
 ]
 Shots = Annotated[int, typer.Option(metavar="N", help="Number of demonstrations in a prompt.", min=1)]
 TemplateText = Annotated[
-    str | None,
-    typer.Option(
-        "--template",
-        metavar="TEXT",
-        help=r"Template with {text} and {label}; \n is a new line.",
-        rich_help_panel=WRITING,
-    ),
+    str | None, writing("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.")
 ]
-Instruction = Annotated[
-    str, typer.Option(metavar="TEXT", help="Text before the first demonstration.", rich_help_panel=WRITING)
-]
-Chat = Annotated[
-    bool,
-    typer.Option(
-        "--chat", help="Write prompts as conversations, by the model's chat template.", rich_help_panel=WRITING
-    ),
-]
-Open = Annotated[
-    bool, typer.Option("--open", help="Labels are answers in free text, not classes.", rich_help_panel=WRITING)
-]
-ScorerName = Annotated[
-    str | None,
-    typer.Option(
-        "--scorer", metavar="FILE.py:NAME", rich_help_panel=WRITING,
-        help="Function of (generated, answer) that scores open answers (default: exact match).",
-    ),
-]  # fmt: skip
-Words = Annotated[
-    args.Names, typer.Option(metavar="LABEL=WORD", help="Word that stands for a label.", rich_help_panel=WRITING)
-]
-TextField = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Field that holds the text (default: text, question, input, …).", rich_help_panel=WRITING
-    ),
-]
-LabelField = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Field that holds the label (default: label, answer, output, …).", rich_help_panel=WRITING
-    ),
-]
+Instruction = Annotated[str, writing(metavar="TEXT", help="Text before the first demonstration.")]
+Chat = Annotated[bool, writing("--chat", help="Write prompts as conversations, by the model's chat template.")]
+Open = Annotated[bool, writing("--open", help="Labels are answers in free text, not classes.")]
+SCORER = "Function of (generated, answer) that scores open answers (default: exact match)."
+ScorerName = Annotated[str | None, writing("--scorer", metavar="FILE.py:NAME", help=SCORER)]
+Words = Annotated[args.Names, writing(metavar="LABEL=WORD", help="Word that stands for a label.")]
+TEXT_FIELD = "Field that holds the text (default: text, question, input, …)."
+TextField = Annotated[str | None, writing(metavar="NAME", help=TEXT_FIELD)]
+LABEL_FIELD = "Field that holds the label (default: label, answer, output, …)."
+LabelField = Annotated[str | None, writing(metavar="NAME", help=LABEL_FIELD)]
 TruePrompts = Annotated[
-    int,
-    typer.Option(
-        "--true", metavar="N", help="Number of prompts to run; 0 for estimates only.", min=0, rich_help_panel=PRICE
-    ),
+    int, price("--true", metavar="N", help="Number of prompts to run; 0 for estimates only.", min=0)
 ]
-Estimates = Annotated[
-    int, typer.Option("-n", metavar="N", help="Number of prompts to estimate.", min=10, rich_help_panel=PRICE)
-]
-AnchorCount = Annotated[
-    int, typer.Option("--anchors", metavar="N", help="Number of passes per query that estimates are made of.", min=1,
-                      rich_help_panel=PRICE)
-]  # fmt: skip
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="Device, such as cuda or cpu.", rich_help_panel=PRICE)]
-BatchSize = Annotated[
-    int, typer.Option(metavar="N", help="Number of prompts in a batch.", min=1, rich_help_panel=PRICE)
-]
+Estimates = Annotated[int, price("-n", metavar="N", help="Number of prompts to estimate.", min=10)]
+ANCHORS = "Number of passes per query that estimates are made of."
+AnchorCount = Annotated[int, price("--anchors", metavar="N", help=ANCHORS, min=1)]
+Device = Annotated[str | None, price(metavar="NAME", help="Device, such as cuda or cpu.")]
+BatchSize = Annotated[int, price(metavar="N", help="Number of prompts in a batch.", min=1)]
 Folder = Annotated[
     Path | None,
     typer.Option(
@@ -139,26 +100,30 @@ def icl(
     run. The chosen prompt is judged, beside random ones, on queries that it was not chosen by.
     """
     import whence
+    from whence.icl.language import import_transformers
+    from whence.icl.prompts import TEMPLATE
+    from whence.measuring.functions import load_function
 
     with redirect_stdout(sys.stderr):
         if report is not None:
             from whence.display.report import check_place
 
             check_place(report)
-        read = partial(_read, text=text_field, label=label_field)
-        candidates, (asked, judges) = read(demos, "d"), _queries(read, queries, held_out)
+        read = partial(whence.icl.read_examples, text=text_field, label=label_field)
+        candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
         if len(candidates) <= shots:
             given = counted(len(candidates), "demonstration")
             raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
         if scorer is not None and not open_answers:
             raise InputError("A scorer judges open answers: give --open too.")
-        judge_by = None if scorer is None else _scorer(scorer)
+        judge_by: Any = None if scorer is None else load_function(scorer)[0]
         _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
-        language = _load(model, device, batch_size)
+        import_transformers().utils.logging.disable_progress_bar()
+        language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
         if chat:
             written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
         else:
-            written = _template(template, instruction)
+            written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
         opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
         prompts = whence.icl.Prompts.of(
             language.encode, candidates, asked, template=written, words=_words(words),
@@ -187,19 +152,13 @@ def icl(
     Answer(document, page).print(as_json=as_json)
 
 
-def _read(path: Path, prefix: str, *, text: str | None, label: str | None) -> "list[Example]":
-    from whence.icl import read_examples
-
-    return read_examples(path, text=text, label=label, prefix=prefix)
-
-
 def _queries(
-    read: "Callable[[Path, str], list[Example]]", queries: Path, held_out: Path | None
+    read: "Callable[..., list[Example]]", queries: Path, held_out: Path | None
 ) -> "tuple[list[Example], list[Example]]":
     """Queries to choose by, and others to judge by."""
-    found = read(queries, "q")
+    found = read(queries, prefix="q")
     if held_out is not None:
-        return found, read(held_out, "h")
+        return found, read(held_out, prefix="h")
     if len(found) < FEWEST_QUERIES:
         raise InputError(
             f"{queries}: there must be at least {FEWEST_QUERIES} queries, to choose by some and to judge by others. "
@@ -208,23 +167,9 @@ def _queries(
     return found[::2], found[1::2]
 
 
-def _template(text: str | None, instruction: str) -> "Template":
-    from whence.icl import Template
-    from whence.icl.prompts import TEMPLATE
-
-    return Template(TEMPLATE if text is None else _lines(text), _lines(instruction))
-
-
 def _lines(text: str) -> str:
     """Text with line breaks, as the command line has them."""
     return text.replace("\\n", "\n")
-
-
-def _scorer(text: str) -> Any:
-    from whence.measuring.functions import load_function
-
-    found, _ = load_function(text)
-    return found
 
 
 def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, open_answers: bool) -> None:
@@ -235,14 +180,6 @@ def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, o
             f"There are {len(labels)} different labels in {len(examples)} examples. If they are answers in free text, "
             "give --open; if they are classes, there must be more examples of each."
         )
-
-
-def _load(place: Path, device: str | None, batch_size: int) -> "LanguageModel":
-    from whence.icl import LanguageModel
-    from whence.icl.language import import_transformers
-
-    import_transformers().utils.logging.disable_progress_bar()
-    return LanguageModel.load(place, device=device, batch_size=batch_size)
 
 
 def _words(given: args.Names) -> dict[str, str] | None:

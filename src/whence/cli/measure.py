@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from whence.outcomes.ledger import Ledger
 
 MOST_FAILURES = 5
-WHO = "Workers"
-RAY = "With --engine ray"
+worker = partial(typer.Option, rich_help_panel="Workers")
+ray = partial(typer.Option, rich_help_panel="With --engine ray")
 
 Function = Annotated[
     str, typer.Argument(metavar="FILE.py:NAME", help="Function of (subset, seed) that returns {metric: value}.")
@@ -47,21 +48,13 @@ Seeds = Annotated[int | None, typer.Option(metavar="N", help="Number of runs of 
 Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on if rows fail before any has succeeded.")]
 Maximize = Annotated[args.Names, typer.Option(metavar="NAME", help="Metric for which higher is better.")]
-Jobs = Annotated[
-    int, typer.Option("--jobs", "-j", metavar="N", help="Number of workers (-1: one per core).", rich_help_panel=WHO)
-]
-EngineName = Annotated[
-    str,
-    typer.Option("--engine", metavar="NAME", help="local (processes), ray, or inline (this one).", rich_help_panel=WHO),
-]
-Threads = Annotated[int, typer.Option(metavar="N", help="Threads per worker.", min=1, rich_help_panel=WHO)]
-Timeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="Time limit per row.", rich_help_panel=WHO)]
-Address = Annotated[
-    str | None,
-    typer.Option(metavar="ADDRESS", help="Address of the cluster (default: a local one).", rich_help_panel=RAY),
-]
-Cpus = Annotated[float, typer.Option(metavar="N", help="CPUs per row.", min=0, rich_help_panel=RAY)]
-Gpus = Annotated[float, typer.Option(metavar="N", help="GPUs per row.", min=0, rich_help_panel=RAY)]
+Jobs = Annotated[int, worker("--jobs", "-j", metavar="N", help="Number of workers (-1: one per core).")]
+EngineName = Annotated[str, worker("--engine", metavar="NAME", help="local (processes), ray, or inline (this one).")]
+Threads = Annotated[int, worker(metavar="N", help="Threads per worker.", min=1)]
+Timeout = Annotated[float | None, worker(metavar="SECONDS", help="Time limit per row.")]
+Address = Annotated[str | None, ray(metavar="ADDRESS", help="Address of the cluster (default: a local one).")]
+Cpus = Annotated[float, ray(metavar="N", help="CPUs per row.", min=0)]
+Gpus = Annotated[float, ray(metavar="N", help="GPUs per row.", min=0)]
 
 
 def measure(

@@ -21,7 +21,7 @@ from whence.outcomes.columns import note_aside
 from whence.outcomes.files import errors_name, read_outcomes
 from whence.outcomes.sheets import Sheet, read_sheet
 from whence.outcomes.text import kind_of
-from whence.outcomes.values import as_column
+from whence.outcomes.values import cell_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,7 +107,7 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
         wanted = ["task", *targets]
         if missing := [name for name in wanted if not find_names(name, sheet.names)]:
             raise InputError(f"there is no column {some_of(missing)}. Scores need the columns {some_of(wanted)}.")
-        have = [str(cell).strip() for cell in sheet.columns[sheet.names.index(find_names("task", sheet.names)[0])]]
+        have = [str(cell).strip() for cell in sheet.by_name[find_names("task", sheet.names)[0]]]
         if twice := [task for task, times in Counter(have).items() if times > 1]:
             raise InputError(f"there is more than one row for {some_of(twice)}.")
         if missing := [task for task in tasks if task not in have]:
@@ -137,10 +137,8 @@ def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
         sheet = _read(path)
         if "task" not in sheet.names:
             raise InputError("there is no column task. Features need it, to name the task of each row.")
-        cells = zip(sheet.names, sheet.columns, strict=True)
-        frame = pd.DataFrame(
-            {name: ["" if cell is None else str(cell).strip() for cell in column] for name, column in cells}
-        )
+        cells = sheet.by_name.items()
+        frame = pd.DataFrame({name: [cell_text(cell) for cell in column] for name, column in cells})
     for name in sheet.names:
         numbers = pd.to_numeric(frame[name], errors="coerce")
         if name != "task" and (numbers.notna() | (frame[name] == "")).all():
@@ -157,9 +155,7 @@ def _read(path: Path, sheet: str | None = None) -> Sheet:
 def _tasks(sheet: Sheet, ignore: Sequence[str]) -> list[str]:
     """The columns of a plan that are tasks; its outcomes may be filled in already, or only some of them."""
     known = [name for given in ignore for name in find_names(given, sheet.names)]
-    cells = [pair for pair in zip(sheet.names, sheet.columns, strict=True) if pair[0] not in known]
-    columns = {name: as_column(column, decimal_comma=sheet.decimal_comma) for name, column in cells}
-    columns = {name: column for name, column in columns.items() if not column.is_empty}
+    columns = {name: column for name, column in sheet.all_numbers(known).items() if not column.is_empty}
     aside = set_aside({name: column for name, column in columns.items() if not column.wrong})
     left = {name: column.values for name, column in columns.items() if name not in aside}
     binary = [name for name, values in left.items() if np.isin(values, (0, 1)).all()]
@@ -176,9 +172,7 @@ def _numbers(sheet: Sheet, wanted: Sequence[str]) -> Floats:
     found = [find_names(name, sheet.names) for name in wanted]
     if missing := [name for name, places in zip(wanted, found, strict=True) if len(places) != 1]:
         raise InputError(f"there is no column for {some_of(missing)}.")
-    columns = [
-        as_column(sheet.columns[sheet.names.index(name)], decimal_comma=sheet.decimal_comma) for (name,) in found
-    ]
+    columns = [sheet.numbers(name) for (name,) in found]
     for name, column in zip(wanted, columns, strict=True):
         for at, what in column.wrong:
             raise InputError(f"{sheet.places[at]}, column '{name}': {what}.")

@@ -10,19 +10,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
-from whence.outcomes.checks import Floats, find_names, repeated
+from whence.outcomes.checks import Directions, Floats, as_directions, find_names, repeated
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
 from whence.outcomes.long import one_row_per_run, turned, widened
 from whence.outcomes.problems import Problems
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
-from whence.outcomes.values import Column, as_column
+from whence.outcomes.values import Column
 
 MISSING = ("drop", "zero")
 
@@ -38,34 +38,20 @@ class Wanted(NamedTuple):
     sheet: str | None = None
 
 
-class Chosen(NamedTuple):
-    """Columns that go into the table, tasks before outcomes: their places in the file and their names."""
+class Found(TypedDict):
+    """Arguments of `Outcomes` that a reader found in a file."""
 
-    places: list[int]
-    names: list[str]
-    n_tasks: int
-
-    def arguments(self, cells: Floats, up: Mapping[str, bool], provenance: Mapping[str, str] | None) -> dict[str, Any]:
-        """Arguments of `Outcomes` for the cells of these columns; ``up`` is what the file says of targets."""
-        targets = self.names[self.n_tasks :]
-        return {
-            "subsets": cells[:, : self.n_tasks],
-            "values": cells[:, self.n_tasks :],
-            "task_names": self.names[: self.n_tasks],
-            "target_names": targets,
-            "maximize": [up.get(name, False) for name in targets],
-            "provenance": provenance,
-        }
+    subsets: Floats
+    values: Floats
+    task_names: Sequence[str]
+    target_names: Sequence[str]
+    maximize: Directions
+    provenance: Mapping[str, str] | None
 
 
-def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str]) -> Chosen:
-    """Columns to use of a file that itself names its outcomes, ``declared``.
-
-    Examples
-    --------
-    >>> choose(["run", "a", "b", "loss"], Wanted(outcomes=None, tasks=None, ignore=["run"]), ["loss"])
-    Chosen(places=[1, 2, 3], names=['a', 'b', 'loss'], n_tasks=2)
-    """
+def choose(found: Found, wanted: Wanted) -> Found:
+    """The columns to use of a file that itself says which are tasks and which are outcomes."""
+    names, declared = [*found["task_names"], *found["target_names"]], found["target_names"]
     check_header(names)
     problems = Problems()
     inputs = [name for name in names if name not in set(declared)]
@@ -75,11 +61,19 @@ def choose(names: Sequence[str], wanted: Wanted, declared: Sequence[str]) -> Cho
     outcomes = picked["outcomes"] if wanted.outcomes is not None else [name for name in declared if name not in role]
     tasks = picked["tasks"] if wanted.tasks is not None else [name for name in inputs if name not in role]
     _refuse_none(tasks, outcomes, names)
-    place = {name: at for at, name in enumerate(names)}
-    return Chosen([place[name] for name in (*tasks, *outcomes)], [*tasks, *outcomes], len(tasks))
+    cells = dict(zip(names, np.hstack([found["subsets"], found["values"]]).T, strict=True))
+    up = dict(zip(declared, as_directions(found["maximize"], declared), strict=True))
+    return Found(
+        subsets=np.column_stack([cells[name] for name in tasks]),
+        values=np.column_stack([cells[name] for name in outcomes]),
+        task_names=tasks,
+        target_names=outcomes,
+        maximize=[up.get(name, False) for name in outcomes],
+        provenance=found["provenance"],
+    )
 
 
-def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
+def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
     """Arguments of `Outcomes` from the cells of a sheet."""
     sheet = turned(sheet, wanted.outcomes)
     check_header(sheet.names)
@@ -91,9 +85,7 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
         sheet = widened(sheet, asked)
     problems = Problems()
     role = _roles(wanted, Wanted(sheet.names, sheet.names, sheet.names, wanted.subset_column), problems)
-    place = {name: at for at, name in enumerate(sheet.names)}
-    needed = [name for name in sheet.names if role.get(name) != "ignore"]
-    columns = {name: as_column(sheet.columns[place[name]], decimal_comma=sheet.decimal_comma) for name in needed}
+    columns = sheet.all_numbers({name for name, kind in role.items() if kind == "ignore"})
     listing = _listing(sheet, wanted, role, columns, problems)
     outcomes = [name for name, kind in role.items() if kind == "outcomes"]
     if wanted.outcomes is None:
@@ -113,7 +105,7 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> dict[str, Any]:
         _refuse_none(tasks or [listing] if listing else tasks, outcomes, sheet.names, aside)
     found = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
     if listing is not None and wanted.subset_column is None:
-        left_out = leaves_out(listing, sheet.columns[sheet.names.index(listing)])
+        left_out = leaves_out(listing, sheet.by_name[listing])
         what = "the tasks that each run left out" if left_out else "the tasks of each run"
         note = f"Column '{listing}' is taken to list {what}; to confirm, add {{subset_column}}."
         warnings.warn(DataWarning(note, subset_column=listing), stacklevel=4)
@@ -180,9 +172,9 @@ def _refuse_none(
 
 def _suggest_listing(sheet: Sheet, aside: Mapping[str, str], problems: Problems) -> None:
     """Say so if a column of names that repeat is all that could be the tasks: of each run one, or several."""
-    for name in aside:
-        cells = {str(cell).strip() for cell in sheet.columns[sheet.names.index(name)]}
-        if aside[name] == "text" and 2 <= len(cells) <= len(sheet.places) / 2:
+    for name in (name for name, what in aside.items() if what == "text"):
+        cells = {str(cell).strip() for cell in sheet.by_name[name]}
+        if 2 <= len(cells) <= len(sheet.places) / 2:
             said = f"no task column is left, unless '{name}' names the task of each run: then add {{subset_column}}."
             problems.add(said, {"subset_column": name}, subset_column=name)
             return
@@ -238,7 +230,7 @@ def _listing(
         return None
     rest = {name: column for name, column in columns.items() if name not in role}
     texts = [name for name, column in rest.items() if column.is_text or (column.wrong and is_usual(name))]
-    listing = next((name for name in texts if lists_subsets(name, sheet.columns[sheet.names.index(name)])), None)
+    listing = next((name for name in texts if lists_subsets(name, sheet.by_name[name])), None)
     if listing is None:
         return None
     left = [name for name in rest if name not in set_aside(rest)]
@@ -260,10 +252,10 @@ def _table(
     listing: str | None,
     wanted: Wanted,
     problems: Problems,
-) -> dict[str, Any]:
+) -> Found:
     m = len(sheet.places)
     if listing is not None:
-        names, S = _without_settings(listing, *listed_subsets(listing, sheet.columns[sheet.names.index(listing)]))
+        names, S = _without_settings(listing, *listed_subsets(listing, sheet.by_name[listing]))
     else:
         names = [name for name in tasks if not columns[name].wrong]  # what is not a number is no gap
         S = _without_gaps(_stacked(columns, names, m), names, sheet, wanted, problems)
@@ -278,8 +270,7 @@ def _table(
     problems.check()
     if not set(names) <= set(wanted.tasks or ()):  # tasks that were named keep their names
         names = _short(names, outcomes)
-    chosen = Chosen([], [*names, *outcomes], len(names))
-    return chosen.arguments(np.hstack([S, Y])[keep], {}, None)
+    return Found(subsets=S[keep], values=Y[keep], task_names=names, target_names=outcomes, maximize=(), provenance=None)
 
 
 def _without_settings(listing: str, names: list[str], S: Floats) -> tuple[list[str], Floats]:

@@ -15,13 +15,13 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
 from whence.errors import InputError, brief, some_of
-from whence.outcomes.checks import Directions, as_directions, as_names, as_table, find_names, listed
-from whence.outcomes.columns import Wanted, choose, read_columns
+from whence.outcomes.checks import Directions, as_names, as_table, find_names, listed
+from whence.outcomes.columns import Found, Wanted, choose, read_columns
 from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.several import together
 from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet
@@ -154,10 +154,10 @@ def _read_one(path: Path, kind: str, wanted: Wanted, up: Any) -> Outcomes:
         if wanted.sheet is not None:
             raise InputError("is for Excel files: this one has no sheets.", parameter="sheet")
         reader = {"run": _read_run, "npz": _read_npz}.get(kind, _read_parquet)
-        return _built(reader(path, wanted), up, str(path))
+        return _built(choose(reader(path), wanted), up, str(path))
 
 
-def _built(found: dict[str, Any], up: Any, source: str) -> Outcomes:
+def _built(found: Found, up: Any, source: str) -> Outcomes:
     """Table of what a reader found; directions may be named as columns are."""
     if found["provenance"] is None:
         found["provenance"] = {"source": source}
@@ -235,7 +235,7 @@ _KEYS = {  # of each array, and the shorter ones that may stand for it
 }
 
 
-def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
+def _read_npz(path: Path) -> Found:
     if not zipfile.is_zipfile(path):
         raise InputError("this is not an npz file (a zip archive of arrays), or it is cut short.")
     try:
@@ -255,11 +255,14 @@ def _read_npz(path: Path, wanted: Wanted) -> dict[str, Any]:
             f"an npz file must hold 'subsets' and 'values' (or S and Y, or X and y). It holds: {some_of(held)}."
         )
     S, Y, *_ = as_table(arrays["subsets"], arrays["values"])
-    tasks = as_names(arrays["task_names"], "task", S.shape[1])
-    targets = as_names(arrays["target_names"], "outcome", Y.shape[1])
-    chosen = choose([*tasks, *targets], wanted, targets)
-    up = dict(zip(targets, as_directions(arrays["maximize"], targets), strict=True))
-    return chosen.arguments(np.hstack([S, Y])[:, chosen.places], up, provenance)
+    return Found(
+        subsets=S,
+        values=Y,
+        task_names=as_names(arrays["task_names"], "task", S.shape[1]),
+        target_names=as_names(arrays["target_names"], "outcome", Y.shape[1]),
+        maximize=arrays["maximize"] or (),
+        provenance=provenance,
+    )
 
 
 def _write_npz(runs: Outcomes, file: BinaryIO) -> None:
@@ -293,37 +296,31 @@ def _check_sum(archive: Any) -> None:
 # ---- run folders -----------------------------------------------------------------------------------------
 
 
-def _read_run(path: Path, wanted: Wanted) -> dict[str, Any]:
+def _read_run(path: Path) -> Found:
     if not is_run(path):
         raise InputError(
             "this is a folder, and a file of runs is needed (.csv, .tsv, .parquet or .npz), or a folder that "
             "whence.measure made."
         )
-    runs = read_ledger(path).outcomes(source=str(path))
-    chosen = choose([*runs.task_names, *runs.target_names], wanted, runs.target_names)
-    up = dict(zip(runs.target_names, runs.maximize, strict=True))
-    return chosen.arguments(np.hstack([runs.subsets, runs.values])[:, chosen.places], up, dict(runs.provenance))
+    return cast("Found", vars(read_ledger(path).outcomes(source=str(path))))
 
 
 # ---- parquet ---------------------------------------------------------------------------------------------
 
 
-def _read_parquet(path: Path, wanted: Wanted) -> dict[str, Any]:
+def _read_parquet(path: Path) -> Found:
     """Arguments of `Outcomes` from a Parquet file that whence wrote."""
     table = parquet_table(path)
     try:
         note = json.loads(table.schema.metadata[b"whence"])
         _check_parquet(table, note)
-        targets = [str(name) for name in note["target_names"]]
-        up = dict(zip(targets, map(bool, note["maximize"]), strict=True))
-        names, provenance = [*note["task_names"], *targets], dict(note["provenance"])
-        if names != [name.strip() for name in table.column_names]:
+        if [*note["task_names"], *note["target_names"]] != [name.strip() for name in table.column_names]:
             raise ValueError("its columns are not those that whence wrote")
-        cells = np.column_stack([column.to_numpy() for column in table.columns])
+        cells = np.column_stack([column.to_numpy() for column in table.columns]).astype(np.float64)
+        split = len(note["task_names"])
+        return cast("Found", note | {"subsets": cells[:, :split], "values": cells[:, split:]})
     except Exception as error:  # it was changed after whence wrote it
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
-    chosen = choose(names, wanted, targets)
-    return chosen.arguments(cells[:, chosen.places].astype(np.float64), up, provenance)
 
 
 def _check_parquet(table: Any, note: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from whence.errors import InputError
 from whence.outcomes.checks import Floats
-from whence.outcomes.values import MISSING, as_column, literal
+from whence.outcomes.values import MISSING, as_column, cell_text, literal
 
 # Signs between names, in this order; then those that names may have too, if they split cells into fewer names.
 _SIGNS = (";", "|", ",", "+", "\n")
@@ -128,7 +128,7 @@ def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
 
 
 def _is_all(cell: Any) -> bool:
-    text = "" if cell is None else str(cell).strip().lower()
+    text = cell_text(cell).lower()
     return text in _ALL or text in MISSING
 
 
@@ -164,7 +164,7 @@ def _splits(rows: list[list[str]], *, usual: bool) -> bool:
 def _items(cell: Any, sign: str | None) -> list[str]:
     if isinstance(cell, list | tuple | set | frozenset | np.ndarray):
         return [str(item).strip() for item in cell]
-    text = "" if cell is None else str(cell).strip()
+    text = cell_text(cell)
     if text.lower() in MISSING:
         return []
     if text[0] in "[({":

@@ -10,13 +10,11 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from whence.errors import DataWarning, some_of
 from whence.outcomes.bookkeeping import is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
-from whence.outcomes.values import as_column
 
 _MEASURES = re.compile(
     r"(metrics?|measures?|bench(mark)?s?|evals?|evaluation|eval_(task|set|dataset)|test_?set|outcome|variable|tag)(_name)?"
@@ -38,9 +36,8 @@ def turned(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
     if not turn:
         return sheet
     rows = [list(cells) for cells in zip(*sheet.columns[1:], strict=True)]
-    note = f"A column is read as a run, and a row as a task or an outcome, because '{sheet.names[0]}' names these."
-    if sheet.names[0].startswith("Unnamed"):
-        note = "A column is read as a run, and a row as a task or an outcome, because the first column names these."
+    first = "the first column" if sheet.names[0].startswith("Unnamed") else f"'{sheet.names[0]}'"
+    note = f"A column is read as a run, and a row as a task or an outcome, because {first} names these."
     warnings.warn(DataWarning(note), stacklevel=4)
     places = [f"column '{name}'" for name in sheet.names[1:]]
     return Sheet(["run", *labels], [sheet.names[1:], *rows], places, sheet.decimal_comma)
@@ -65,8 +62,9 @@ def _outcomes_of(sheet: Sheet, key: Sequence[str], measure: str, *, replicates: 
 
     An outcome that comes again is that of a replicate, if runs may have them.
     """
-    labels, *keys = ([_cell(cell) for cell in sheet.columns[sheet.names.index(name)]] for name in (measure, *key))
-    runs: dict[tuple[Any, ...], dict[str, int]] = {}
+    cells = sheet.by_name
+    labels, *keys = (list(map(_cell, cells[name])) for name in (measure, *key))
+    runs: dict[tuple[int | str, ...], dict[str, int]] = {}
     times: Counter[tuple[str, ...]] = Counter()
     for at, row in enumerate(zip(labels, *keys, strict=True)):
         if times[row] and not replicates:
@@ -78,7 +76,7 @@ def _outcomes_of(sheet: Sheet, key: Sequence[str], measure: str, *, replicates: 
 
 
 def _with_outcomes(sheet: Sheet, runs: Sequence[dict[str, int]], measure: str, values: Sequence[str]) -> Sheet:
-    cells = dict(zip(sheet.names, sheet.columns, strict=True))
+    cells = sheet.by_name
     first = [next(iter(rows.values())) for rows in runs]
     rest = [name for name in sheet.names if name not in (measure, *values)]
     same = [name for name in rest if all(len({_cell(cells[name][at]) for at in run.values()}) == 1 for run in runs)]
@@ -103,9 +101,9 @@ def widened(sheet: Sheet, outcomes: Sequence[str]) -> Sheet:
     A column of run identifiers repeats, a column of text names a task at most once in each run, and all other columns
     are the same throughout a run, but for at most one of numbers: the weights.
     """
-    for run, cells in zip(sheet.names, sheet.columns, strict=True):
+    for run, cells in sheet.by_name.items():
         if kind_of_name(run) == "an identifier" and 1 < len(set(map(_cell, cells))) < len(cells):
-            rows: dict[Any, list[int]] = {}
+            rows: dict[str, list[int]] = {}
             for at, value in enumerate(map(_cell, cells)):
                 rows.setdefault(value, []).append(at)
             if (found := _tasks_and_weights(sheet, list(rows.values()), outcomes)) is not None:
@@ -117,9 +115,9 @@ def _tasks_and_weights(
     sheet: Sheet, runs: Sequence[list[int]], outcomes: Sequence[str]
 ) -> tuple[str, list[str]] | None:
     """The column that names tasks, and those of weights, one at most; None where rows are not runs and tasks."""
-    columns = dict(zip(sheet.names, sheet.columns, strict=True))
+    columns = sheet.by_name
     varying = [name for name in sheet.names if any(len({_cell(columns[name][at]) for at in run}) > 1 for run in runs)]
-    texts = [name for name in varying if as_column(columns[name], decimal_comma=sheet.decimal_comma).is_text]
+    texts = [name for name in varying if sheet.numbers(name).is_text]
     numbers = [name for name in varying if name not in texts]
     if len(texts) != 1 or len(numbers) > 1 or set(outcomes) & set(varying):
         return None
@@ -130,14 +128,14 @@ def _tasks_and_weights(
 
 
 def _wide(sheet: Sheet, runs: Sequence[list[int]], run: str, task: str, numbers: Sequence[str]) -> Sheet:
-    cells = dict(zip(sheet.names, sheet.columns, strict=True))
+    cells = sheet.by_name
     first = [rows[0] for rows in runs]
     kept = {name: [cells[name][at] for at in first] for name in sheet.names if name not in (task, *numbers)}
-    tasks = {str(name): [0.0] * len(runs) for name in dict.fromkeys(map(_cell, cells[task])) if name != ""}
+    tasks = {name: [0.0] * len(runs) for name in dict.fromkeys(map(_cell, cells[task])) if name}
     for place, rows in enumerate(runs):
         for at in rows:
-            if (name := _cell(cells[task][at])) != "":
-                tasks[str(name)][place] = cells[numbers[0]][at] if numbers else 1.0
+            if name := _cell(cells[task][at]):
+                tasks[name][place] = cells[numbers[0]][at] if numbers else 1.0
     weights = f", with weights from '{numbers[0]}'" if numbers else ""
     note = f"Rows with the same '{run}' are read as one run, and '{task}' as its tasks{weights}."
     warnings.warn(DataWarning(note), stacklevel=5)
@@ -145,5 +143,5 @@ def _wide(sheet: Sheet, runs: Sequence[list[int]], run: str, task: str, numbers:
     return Sheet([*kept, *tasks], [*kept.values(), *tasks.values()], places, sheet.decimal_comma)
 
 
-def _cell(cell: Any) -> Any:
-    return cell.strip() if isinstance(cell, str) else str(cell)
+def _cell(cell: object) -> str:
+    return str(cell).strip()

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from whence.errors import DataWarning, InputError, safe_text, some_of
-from whence.outcomes.values import is_value
+from whence.outcomes.values import cell_text, is_value
 
 Row = tuple[int, Sequence[Any]]  # with the line it starts on
 _SUMMARY = {"average", "averages", "avg", "mean", "median", "total", "totals", "sum", "count", "min", "max", "best"}
@@ -97,10 +97,10 @@ def _is_run(header: Sequence[Any]) -> bool:
 
 def _joined(header: Sequence[Any], following: Sequence[Row]) -> list[str] | None:
     """The header with the names of the next row, as "data.web", where names repeat and those below tell them apart."""
-    above = ["" if cell is None else str(cell).strip() for cell in header]
+    above = list(map(cell_text, header))
     if not following or len(set(above)) == len(above):
         return None
-    below = ["" if cell is None else str(cell).strip() for cell in following[0][1]]
+    below = list(map(cell_text, following[0][1]))
     joined = [".".join(filter(None, pair)) for pair in zip(above, below, strict=False)]
     named = len(below) == len(above) and 2 * _filled(below) > len(below) and not any(map(is_value, below))
     return joined if named and len(set(joined)) == len(joined) else None
@@ -117,14 +117,13 @@ def _is_remark(cells: Sequence[Any], width: int) -> bool:
 
 
 def _same(cells: Sequence[Any], header: Sequence[Any]) -> bool:
-    texts = [[str(cell).strip() for cell in side] for side in (cells[: len(header)], header)]
-    return texts[0] == texts[1]
+    return list(map(cell_text, cells[: len(header)])) == list(map(cell_text, header))
 
 
 def _filled(cells: Sequence[Any]) -> int:
     blank = cells.count("") + cells.count(None)
-    return 0 if blank == len(cells) else sum(1 for cell in cells if cell is not None and str(cell).strip())
+    return 0 if blank == len(cells) else sum(map(bool, map(cell_text, cells)))
 
 
 def _words(cells: Sequence[Any]) -> str:
-    return next(str(cell).strip() for cell in cells if cell is not None and str(cell).strip())
+    return next(filter(None, map(cell_text, cells)))

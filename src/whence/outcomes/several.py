@@ -22,7 +22,7 @@ def _stacked(sheets: Mapping[str, Sheet]) -> Sheet:
     names = list(dict.fromkeys(name for sheet in sheets.values() for name in sheet.names))
     columns: list[list[Any]] = [[] for _ in names]
     for sheet in sheets.values():
-        held = dict(zip(sheet.names, sheet.columns, strict=True))
+        held = sheet.by_name
         for name, column in zip(names, columns, strict=True):
             column += list(held.get(name, [None] * len(sheet.places)))
     places = [f"{path}, {place}" for path, sheet in sheets.items() for place in sheet.places]
@@ -31,9 +31,8 @@ def _stacked(sheets: Mapping[str, Sheet]) -> Sheet:
 
 def _joined(sheets: Mapping[str, Sheet]) -> Sheet | None:
     """A row for each run, found by the columns that all sheets have; None where these are not the same runs."""
-    shared = [
-        name for name in next(iter(sheets.values())).names if all(name in sheet.names for sheet in sheets.values())
-    ]
+    first, *others = sheets.values()
+    shared = [name for name in first.names if all(name in sheet.names for sheet in others)]
     if not shared or any(len(sheet.names) == len(shared) for sheet in sheets.values()):
         return None
     rows = {path: _rows(sheet, shared) for path, sheet in sheets.items()}
@@ -45,7 +44,7 @@ def _joined(sheets: Mapping[str, Sheet]) -> Sheet | None:
     keys = [key for path in rows for key in rows[path] if where[key] == path]
     names, columns = list(shared), [list(cells) for cells in zip(*keys, strict=True)]
     for path, sheet in sheets.items():
-        for name, column in zip(sheet.names, sheet.columns, strict=True):
+        for name, column in sheet.by_name.items():
             if name not in names:
                 names.append(name)
                 columns.append([column[rows[path][key]] if key in rows[path] else None for key in keys])
@@ -57,5 +56,5 @@ def _joined(sheets: Mapping[str, Sheet]) -> Sheet | None:
 
 def _rows(sheet: Sheet, shared: list[str]) -> dict[tuple[str, ...], int]:
     """Where each run is in a sheet, by its cells of the shared columns."""
-    columns = [sheet.columns[sheet.names.index(name)] for name in shared]
+    columns = [sheet.by_name[name] for name in shared]
     return {tuple(str(cell).strip() for cell in key): at for at, key in enumerate(zip(*columns, strict=True))}

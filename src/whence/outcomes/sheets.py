@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from whence.errors import DataWarning, InputError, brief, did_you_mean, some_of
 from whence.outcomes.checks import find_names, repeated
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
-from whence.outcomes.values import has_decimal_commas, literal
+from whence.outcomes.values import Column, as_column, has_decimal_commas, literal
 
 _RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
 _BITS = re.compile("[01]{3,}")
@@ -35,6 +35,24 @@ class Sheet(NamedTuple):
     columns: list[Any]  # of each a sequence of m cells: texts, numbers, None, lists
     places: list[str]
     decimal_comma: bool = False
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """Cells of each column."""
+        return dict(zip(self.names, self.columns, strict=True))
+
+    def numbers(self, name: str) -> Column:
+        """Numbers of a column."""
+        return as_column(self.by_name[name], decimal_comma=self.decimal_comma)
+
+    def all_numbers(self, apart_from: Collection[str]) -> dict[str, Column]:
+        """Numbers of all columns but some."""
+        cells = self.by_name.items()
+        return {
+            name: as_column(column, decimal_comma=self.decimal_comma)
+            for name, column in cells
+            if name not in apart_from
+        }
 
 
 def is_frame(source: Any) -> bool:
@@ -124,9 +142,7 @@ def _runs_of(document: Any) -> list[Any]:
     values = list(document.values())
     if all(isinstance(value, list) and len(value) == len(values[0]) for value in values) and len(values) > 1:
         return [dict(zip(document, row, strict=True)) for row in zip(*values, strict=True)]
-    lists = [
-        name for name, value in document.items() if isinstance(value, list) and value and isinstance(value[0], dict)
-    ]
+    lists = [name for name, held in document.items() if isinstance(held, list) and held and isinstance(held[0], dict)]
     if len(lists) == 1 and (len(document) == 1 or lists[0].lower() in _RUNS):
         return list(document[lists[0]])
     if len(values) > 1 and all(isinstance(value, dict) and value.keys() == values[0].keys() for value in values):
@@ -294,14 +310,8 @@ def _records(column: Sequence[Any]) -> list[dict[str, Any]] | None:
     filled = [cell for cell in column if cell is not None and cell != ""]
     if not filled or not all(isinstance(cell, dict) or str(cell).lstrip().startswith("{") for cell in filled):
         return None
-    found = [{} if cell is None or cell == "" else _record(cell) for cell in column]
-    flat = [dict(flat_record(record)) for record in found if record is not None]
-    return flat if len(flat) == len(column) else None
-
-
-def _record(cell: Any) -> dict[str, Any] | None:
-    found = cell if isinstance(cell, dict) else literal(cell)
-    return found if isinstance(found, dict) else None
+    found = [cell if isinstance(cell, dict) else literal(cell or "{}") for cell in column]
+    return [dict(flat_record(one)) for one in found] if all(isinstance(one, dict) for one in found) else None
 
 
 def flat_record(record: Mapping[Any, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:

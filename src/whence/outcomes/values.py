@@ -167,12 +167,15 @@ def _scale(values: Floats, units: Sequence[str], distinct: set[str]) -> Iterator
     values *= scales
 
 
-def _text(cell: Any) -> str:
-    if cell is None:
-        return ""
+def cell_text(cell: object) -> str:
+    """A cell as text, without white space around it."""
+    return "" if cell is None else str(cell).strip()
+
+
+def _text(cell: object) -> str:
     if isinstance(cell, float | int | np.number) and not isinstance(cell, bool):
         return repr(float(cell))
-    return str(cell).strip().lower()
+    return cell_text(cell).lower()
 
 
 def _with_points(texts: Sequence[str], cells: Sequence[Any]) -> list[str]:
