@@ -398,6 +398,20 @@ def test_ceiling_is_what_the_expected_outcome_reaches_on_fresh_runs(noise, layou
     assert ceiling.reason == ""
 
 
+@pytest.mark.parametrize("shape", [lambda y: y, lambda y: -np.exp(-y)])
+def test_ceiling_where_only_the_best_subsets_were_repeated(shape):
+    """Runs of the best change places among themselves, although noise hardly matters to all the others."""
+    S, rng, off = subsets_of(25, 12, 0), np.random.default_rng(1), []
+    for _ in range(20):
+        truth = shape(rng.normal(size=25))
+        noise = 0.2 * truth.std()
+        rows = np.concatenate([np.arange(25), np.repeat(np.argsort(-truth)[:6], 4)])
+        runs = Outcomes(S[rows], truth[rows] + noise * rng.normal(size=len(rows)))
+        reached = [scipy.stats.spearmanr(truth, truth + noise * rng.normal(size=25))[0] for _ in range(20)]
+        off.append(noise_ceiling(runs).mean - np.mean(reached))
+    assert abs(np.mean(off)) < 0.03
+
+
 def test_mean_ceiling_of_targets_that_are_all_signal_or_all_noise():
     runs, _, _ = replicated(60, 200, 0.0)
     values = runs.values.copy()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
+from whence.searching import page
 
 TASKS = list("abcdef")
 
@@ -96,8 +99,8 @@ def test_a_direction_that_looks_wrong_is_said_after_the_first_run(tmp_path):
 def test_the_page_has_pictures_with_numbers(tmp_path):
     how = {"tasks": TASKS, "budget": 8, "engine": "inline", "path": tmp_path / "run", "stop": False}
     found = whence.search(lambda subset, seed: {"loss": 2.0 - float(subset @ np.arange(6.0))}, **how)
-    page = Path(tmp_path / "run" / "search.html").read_text(encoding="utf-8")
-    curve, effects = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    html = Path(tmp_path / "run" / "search.html").read_text(encoding="utf-8")
+    curve, effects = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
     values = found.runs.values[:, 0]
     for value in (values.min(), values.max()):
         assert f">{value:.4g}</text>" in curve
@@ -107,3 +110,30 @@ def test_the_page_has_pictures_with_numbers(tmp_path):
     assert sorted(named) == TASKS
     assert set(named[:2]) & {"e", "f"}  # the largest effects
     assert set(named[-2:]) & {"a", "b"}
+
+
+def test_the_page_and_python_agree_on_what_tasks_do(tmp_path):
+    how = {"tasks": TASKS, "budget": 10, "engine": "inline", "path": tmp_path / "run", "stop": False}
+    rng = np.random.default_rng(0)
+    found = whence.search(lambda subset, seed: {"loss": float(subset @ np.arange(-2.0, 4.0) + rng.normal())}, **how)
+    html = Path(tmp_path / "run" / "search.html").read_text(encoding="utf-8")
+    told = re.search(r"What tasks do, after 10 runs(.*?)</table>", html, re.DOTALL)[1]
+    cells = [re.findall(r"<span[^>]*>(.*?)</span>", row) for row in re.findall(r"<tr>(.*?)</tr>", told)[1:]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        frame = whence.attribute(found.model).to_frame()
+    assert [cell[0] for cell in cells] == list(frame["task"])
+    assert [cell[-1] for cell in cells] == list(frame["verdict"].replace("not distinguishable from zero", "unclear"))
+    for (_, score, interval, _), row in zip(cells, frame.itertuples(), strict=True):
+        ends = [float(end.replace("\u2212", "-")) for end in (score, *interval.split(" to "))]
+        np.testing.assert_allclose(ends, [row.score, row.low, row.high], atol=0.06)
+
+
+def test_the_page_is_fitted_again_only_after_nine_times_as_long(tmp_path, monkeypatch):
+    clock, fits = iter(range(0, 10_000)), []
+    monkeypatch.setattr(page.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(page, "_effects", lambda asking, ledger: fits.append(ledger.done) or "")
+    view = page.View(whence.Search(TASKS, budget=8, path=tmp_path / "run"), progress=False)
+    for done in range(40):
+        view._effects_so_far(SimpleNamespace(done=done))
+    assert fits == [0, 9, 18, 27, 36]

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 
 from whence.errors import InputError
 from whence.evaluation.statistics import Floats, out_of, ranks, ratio, varies
-from whence.outcomes import Outcomes
+from whence.outcomes import Outcomes, distinct_rows
 from whence.shown import Shown
 
 if TYPE_CHECKING:
     import pandas as pd
+
+RANDOM_SETS, UNLIKELY = 1000, 0.05  # of subsets, and the share of them below which replicates are not typical
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,10 +81,12 @@ def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ce
     up to 0.05 for outcomes of two values.
 
     Var(R) comes from all subsets, each with equal weight, and the noise within a subset from those measured
-    more than once, which are taken to be typical. Intervals (95%) come from resampling subsets, those with
-    and without replicates apart. The root of a noisy r is too small on average, or too large near 0; so
-    before the mean over targets is taken, the estimates of r are pulled together until their variance is what
-    the resamples leave to true differences between targets.
+    more than once. If these lie closer together than subsets at random, as where a search repeats its best ones,
+    their runs change places more easily than others do. What counts then is how much the noise of outcomes, taken
+    to be the same everywhere, changes the rank of each of all subsets. Intervals (95%) come from resampling
+    subsets, those with and without replicates apart. The root of a noisy r is too small on average, or too large
+    near 0; so before the mean over targets is taken, the estimates of r are pulled together until their variance
+    is what the resamples leave to true differences between targets.
 
     Parameters
     ----------
@@ -111,7 +115,10 @@ def noise_ceiling(outcomes: Outcomes, *, n_boot: int = 200, seed: int = 0) -> Ce
     once, twice = counts > 0, counts > 1
     # What adds up to r, subset by subset: numbers, ranks, their squares, noise, and the part of the noise
     # that the mean of the replicates no longer shows.
-    parts = (once, means, means**2, twice, within, within * (1 - 1 / np.maximum(counts, 1)))
+    unseen = within * (1 - 1 / np.maximum(counts, 1))
+    for t in np.flatnonzero(_crowded(outcomes, seed)):
+        within[:, t] = _noise_among_all(outcomes.subsets, outcomes.values[:, t])
+    parts = (once, means, means**2, twice, within, unseen)
     agreement = _agreement(np.ones((1, len(counts))), parts)[0]
     agreement[(twice.sum(axis=0) < 2) | ~varies(outcomes.values)] = np.nan
     defined = ~np.isnan(agreement)
@@ -141,6 +148,47 @@ def _rank_moments(outcomes: Outcomes) -> tuple[Floats, Floats, NDArray[np.int64]
     unbiased = counts / np.maximum(counts - 1, 1)
     within = np.where(counts > 1, np.maximum(squares - means**2, 0.0) * unbiased, 0.0)
     return np.nan_to_num(means), within, counts
+
+
+def _crowded(outcomes: Outcomes, seed: int) -> NDArray[np.bool_]:
+    """Whether first runs of replicated subsets rank closer together than as many at random, target by target, (T,)."""
+    found = np.zeros(outcomes.n_targets, dtype=bool)
+    group = distinct_rows(outcomes.subsets)[1]
+    patterns, which = np.unique(~np.isnan(outcomes.values), axis=1, return_inverse=True)
+    for index, runs in enumerate(map(np.flatnonzero, patterns.T)):
+        _, first, counts = np.unique(group[runs], return_index=True, return_counts=True)
+        if not 2 <= (counts > 1).sum() < len(counts):
+            continue
+        targets, own = np.flatnonzero(which.ravel() == index), counts > 1
+        drawn = np.random.default_rng(seed).permuted(np.broadcast_to(own, (RANDOM_SETS, len(own))), axis=1)
+        sets, values = np.vstack([own, drawn]) / own.sum(), ranks(outcomes.values[np.ix_(runs[first], targets)])
+        spread = sets @ values**2 - (sets @ values) ** 2
+        found[targets] = (spread[1:] <= spread[0]).mean(axis=0) < UNLIKELY
+    return found
+
+
+def _noise_among_all(subsets: Floats, values: Floats) -> Floats:
+    """Variance that the noise of outcomes gives to ranks, on average over all subsets; for each subset, (d,).
+
+    In proportion to the variance of a subset's own outcomes, and 0 for subsets measured once: the mean over the
+    replicated ones is what the noise of them all makes of a rank.
+    """
+    group = distinct_rows(subsets)[1]
+    known = ~np.isnan(values)
+    values, group, size = values[known], group[known], int(group.max()) + 1
+    counts = np.bincount(group, minlength=size)
+    means = np.bincount(group, values, size) / np.maximum(counts, 1)
+    free = np.maximum(counts - 1, 1)
+    noise = ((values - means[group]) * np.sqrt(counts / free)[group])[counts[group] > 1]
+    own = np.bincount(group, (values - means[group]) ** 2, size) / free
+    # Expected outcomes spread less than measured ones, by the noise that these hold.
+    measured, pooled = means[counts > 0], own[counts > 1].mean()
+    share = 1 - ratio(pooled * (1 / counts[counts > 0]).mean(), measured.var(ddof=1))
+    expected = measured.mean() + np.sqrt(max(float(share), 0.0)) * (measured - measured.mean())
+    ordered, moved = np.sort(values), expected[:, None] + noise
+    ranks_of_moved = (np.searchsorted(ordered, moved, "left") + np.searchsorted(ordered, moved, "right")) / 2
+    average = (ranks_of_moved / len(values)).var(axis=1).mean()
+    return np.asarray(average * ratio(own, pooled))
 
 
 def _agreement(draws: Floats, parts: Any) -> Floats:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from html import escape
 from pathlib import Path
 from types import TracebackType
@@ -16,11 +17,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.text import Text
 
-from whence.display.layout import Row, remark, table, title, word
-from whence.display.notebook import page_html
-from whence.display.numbers import decimals, number
+from whence.answers.attribution import attribute
+from whence.display.layout import Row, table, title
+from whence.display.notebook import HOW, page_html
+from whence.display.pages import attribution_page
 from whence.display.report.page import style
-from whence.errors import counted, safe_text
+from whence.errors import DataWarning, counted, safe_text
 from whence.measuring.display import duration
 from whence.outcomes.bookkeeping import hint_at_directions
 from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger
@@ -28,7 +30,7 @@ from whence.outcomes.writing import whole_file
 from whence.searching.ask import Search
 from whence.searching.goals import GOALS
 from whence.searching.pictures import best_so_far, intervals
-from whence.searching.result import SearchResult, settling
+from whence.searching.result import SearchResult, model_of
 from whence.searching.standing import Standing
 
 if TYPE_CHECKING:
@@ -47,7 +49,7 @@ HTML = """<!doctype html>
 {refresh}<title>{title}</title>
 <link rel="icon" href="data:,">
 <style>{style}
-#answer ~ section table, #answer table {{ width: auto; }}
+#answer ~ section table, #answer table {{ width: auto; margin-bottom: 1rem; }}
 #answer ~ section td, #answer ~ section th, #answer td, #answer th {{ padding-right: 1.6rem; }}
 </style>
 </head>
@@ -66,6 +68,7 @@ class View:
         self._asking, self._began = asking, time.monotonic()
         self._before: int | None = None  # runs that were finished before this search was begun or resumed
         self._hinted = False
+        self._effects, self._effects_due = "", 0.0
         self._talks = progress is True and not sys.stderr.isatty()
         self._live: Live | None = None
         if sys.stderr.isatty() and progress is not False:
@@ -103,7 +106,16 @@ class View:
             print(said, file=sys.stderr, flush=True)
         if asking.folder is not None:
             lines = [Text(line) for line in (count, standing.words, best, *_running(asking, ledger)) if line]
-            write_page(asking, ledger, page_html(lines), going=True)
+            write_page(asking, ledger, page_html(lines), self._effects_so_far(ledger), going=True)
+
+    def _effects_so_far(self, ledger: Ledger) -> str:
+        """Return what tasks do so far; to fit that again takes at most a tenth of the time."""
+        began = time.monotonic()
+        if began >= self._effects_due:
+            self._effects = _effects(self._asking, ledger)
+            now = time.monotonic()
+            self._effects_due = now + 9 * (now - began)
+        return self._effects
 
     def _pace(self, made: int) -> str:
         """Return the time so far, and how long the rest of the budget would take at this pace."""
@@ -118,7 +130,9 @@ class View:
         asking = self._asking
         if asking.folder is None:
             return
-        write_page(asking, asking.ledger(), page_html(found.page()), going=False)
+        ledger = asking.ledger()
+        effects = "" if found.attribution is not None else _effects(asking, ledger)  # the answer has them already
+        write_page(asking, ledger, page_html(found.page()), effects, going=False)
         if found.model is not None:
             from whence.display.report import report
 
@@ -136,13 +150,14 @@ def _lines(share: float, count: str, *lines: str) -> Group:
     return Group(bar, *(Text(safe_text(line), no_wrap=True, overflow="ellipsis") for line in lines if line))
 
 
-def write_page(asking: Search, ledger: Ledger, lead: str, *, going: bool) -> None:
+def write_page(asking: Search, ledger: Ledger, lead: str, effects: str, *, going: bool) -> None:
     """Write the page of a search, whole or not at all."""
     assert asking.folder is not None
-    sections = [f"<section>{part}</section>" for part in (_settling(asking, ledger), _made(asking, ledger)) if part]
+    sections = [f"<section>{part}</section>" for part in (effects, _made(asking, ledger)) if part]
+    goal = GOALS[asking.goal] if asking.goal != "best" else f"the best {'mixture' if asking.mixture else 'subset'}"
     text = HTML.format(
         refresh=f'<meta http-equiv="refresh" content="{AGAIN}">\n' if going else "",
-        title=escape(f"Search for {GOALS[asking.goal]}"),
+        title=escape(f"Search for {goal}"),
         style=style(),
         over=escape(safe_text(f"{ledger.plan.outcome_fn} · {counted(len(asking.task_names), 'task')}")),
         lead=lead + _curve(asking, ledger),
@@ -162,22 +177,18 @@ def _running(asking: Search, ledger: Ledger) -> list[str]:
     return [f"running {at}: {_describe(ledger, asking.asked[at].row)} ({asking.asked[at].why})" for at in open_rows]
 
 
-def _settling(asking: Search, ledger: Ledger) -> str:
-    """Return the effects of tasks so far."""
-    found = sorted(settling(asking, ledger), key=lambda each: -each[1])
-    if not found:
-        return ""
-    places = decimals([half for _, _, half in found])
-    rows: list[Row] = []
-    for name, effect, half in found:
-        verdict = "unclear" if abs(effect) < half else "helps" if effect > 0 else "hurts"
-        if asking.goal != "best" and verdict != "unclear":  # several targets may have different directions
-            verdict = "settled"
-        rows.append([safe_text(name), number(effect, places, signed=True), f"± {number(half, places)}", word(verdict)])
-    what = "average change of what is optimised" if asking.goal == "best" else "average change, in std of the outcome"
-    table_of = [table(["task", "effect", "90%", "verdict"], rows, left=["verdict"])]
-    heading = page_html([title("What tasks do, so far"), remark(f"{what}, with its 90% interval")])
-    return heading + intervals(found) + page_html(table_of)
+def _effects(asking: Search, ledger: Ledger) -> str:
+    """Return what tasks do so far, as `whence.attribute` tells it; empty with too few runs."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # the search chose this design on purpose
+        model = model_of(asking, ledger)
+        if model is None:
+            return ""
+        found = attribute(model, seed=asking.seed)
+    targets = [asking.target] if asking.target in found.target_names else list(found.target_names)
+    page = page_html(attribution_page(found, targets, top=None, how=HOW))
+    drawn = intervals(found, found.target_names.index(targets[0])) if len(targets) == 1 else ""
+    return page_html([title(f"What tasks do, after {counted(ledger.done, 'run')}")]) + drawn + page
 
 
 def _made(asking: Search, ledger: Ledger) -> str:

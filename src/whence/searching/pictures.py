@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from whence.answers.attribution import Attribution
 from whence.errors import safe_text
 from whence.surrogates.kernels import Array
 
@@ -42,23 +43,25 @@ def best_so_far(goodness: Array, budget: int, show: Callable[[float], str], labe
     return _picture(HIGH, "What every run gave, and the best so far", parts)
 
 
-def intervals(found: Sequence[tuple[str, float, float]]) -> str:
-    """Return a picture of effects: a line for each of (name, effect, half of its interval), about a line at zero."""
-    reach = max((abs(effect) + half for _, effect, half in found), default=0.0)
+def intervals(found: Attribution, target: int) -> str:
+    """Return a picture of the effects of tasks on a target, the best first: intervals about a line at zero."""
+    scores, (low, high) = found.scores[:, target], (end[:, target] for end in found.interval())
+    order = np.argsort(-scores if found.maximize[target] else scores, kind="stable")
+    verdicts = found.verdicts()[:, target]
+    reach = float(np.abs([low, high]).max(initial=0.0))
     if not reach > 0 or not np.isfinite(reach):
         return ""
-    longest = max(len(name) for name, _, _ in found)
+    longest = max(len(name) for name in found.task_names)
     left = min(LEFT + 7 * longest, WIDE // 2)
     middle, scale = (left + WIDE - RIGHT) / 2, (WIDE - RIGHT - left) / 2 / reach
-    parts = [_line(middle, 0, middle, LINE * len(found))]
-    for at, (name, effect, half) in enumerate(found):
-        y, x = LINE * (at + 0.5), middle + scale * effect
-        colour = "--dim" if abs(effect) < half else "--good" if effect > 0 else "--bad"
-        ends = f'x1="{x - scale * half:.1f}" x2="{x + scale * half:.1f}" y1="{y}" y2="{y}"'
-        parts.append(f'<line {ends} stroke="var({colour})" stroke-width="2"/>')
-        parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var({colour})"/>')
-        parts.append(_text(left - 10, y + 4, name, "end"))
-    return _picture(LINE * len(found), "Effect of each task with its 90% interval", parts)
+    parts = [_line(middle, 0, middle, LINE * len(order))]
+    for at, task in enumerate(order):
+        y, x1, x, x2 = LINE * (at + 0.5), *(middle + scale * end[task] for end in (low, scores, high))
+        colour = {"helps": "--good", "hurts": "--bad"}.get(str(verdicts[task]), "--dim")
+        line = f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{y}" y2="{y}" stroke="var({colour})" stroke-width="2"'
+        parts += [f"<line {line}/>", f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var({colour})"/>']
+        parts.append(_text(left - 10, y + 4, found.task_names[task], "end"))
+    return _picture(LINE * len(order), "Effect of each task with its 90% interval", parts)
 
 
 def _picture(high: float, label: str, parts: Sequence[str]) -> str:

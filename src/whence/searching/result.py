@@ -154,22 +154,20 @@ def result_of(asking: Search, ledger: Ledger) -> SearchResult:
     """Return the answer from the finished runs."""
     runs = ledger.outcomes("whence.search")
     standing = asking.standing(ledger)
-    done = int((ledger.status == DONE).sum())
     goodness = np.full(len(runs), np.nan)
-    model, best, attribution, pairs = None, standing.best, None, None
+    best, attribution, pairs = standing.best, None, None
     n_targets = runs.n_targets
     expected, low, high = np.full((3, n_targets), np.nan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)  # the search chose this design on purpose
-        if done >= FEWEST and len(np.unique(runs.subsets[ledger.status[0] == DONE], axis=0)) > 1:
-            model = asking.model(ledger)
+        model = model_of(asking, ledger)
         if ledger.targets:
             values = asking.goodness(ledger)
             goodness = values.mean(1)
         if model is not None and best is not None:
             expected, low, high = expected_of_chosen(model, best.row)
         if model is not None and asking.goal == "effects":
-            attribution = attribute(model, "shapley" if runs.is_binary else "shift", seed=asking.seed)
+            attribution = attribute(model, seed=asking.seed)
             pairs = interactions(model, seed=asking.seed) if runs.is_binary else None
     return SearchResult(
         goal=asking.goal,
@@ -217,23 +215,7 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
     return notes
 
 
-def settling(asking: Search, ledger: Ledger) -> list[tuple[str, float, float]]:
-    """Return the effects of tasks so far: (task, effect, half of its 90% interval)."""
-    from whence.searching.goals import HALF_WIDTH, contrasts_of, some_rows, stretch
-
-    belief = asking.belief(ledger, alone=True)
-    if len(belief.known.rows) < FEWEST or np.ptp(belief.goodness, axis=0).max() == 0:
-        return []
-    pool = some_rows(asking.space, asking.rng(len(asking.asked)))
-    mean, covariance, noise = belief.joint(pool)
-    contrasts = contrasts_of(pool)[0][: len(asking.task_names)]
-    unit = belief.unit(pool, covariance, noise)
-    std = np.sqrt(np.maximum(np.einsum("ei,ij,ej->e", contrasts, covariance, contrasts), 0))
-    return list(
-        zip(
-            asking.task_names,
-            (contrasts @ mean).mean(1),
-            stretch(belief.known) * HALF_WIDTH * std * unit.mean(),
-            strict=True,
-        )
-    )
+def model_of(asking: Search, ledger: Ledger) -> Model | None:
+    """Return the model fitted to the finished runs; None where these are too few, or of one subset only."""
+    rows = ledger.plan.subsets[ledger.status[0] == DONE]
+    return asking.model(ledger) if len(rows) >= FEWEST and len(np.unique(rows, axis=0)) > 1 else None
