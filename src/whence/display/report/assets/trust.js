@@ -94,7 +94,7 @@ function methods(report, state) {
         { class: "num", "data-tip": finite(m.low[t]) ? `on new runs probably ${span(m.low[t], m.high[t])}` : null },
         meter(m.lds[t], most, m.used[t]),
         number(m.lds[t]),
-        m.used[t] && finite(m.low[t]) ? ` (${span(m.low[t], m.high[t])})` : null,
+        m.used[t] && finite(m.low[t]) ? el("span", { class: "below" }, ` (${span(m.low[t], m.high[t])})`) : null,
       ),
       el("td", { class: "num" }, number(m.residual_error[t])),
       el("td", { class: "num" }, percent(m.coverage[t])),
