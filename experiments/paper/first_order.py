@@ -66,7 +66,7 @@ class Size:
 
 
 FULL = Size()
-SMALL = Size(images=60, width=16, batch=100, epochs=(1, 4), steps=150, llamas=((64, 2), (128, 2)), queries=8,
+SMALL = Size(images=60, width=16, batch=100, epochs=(1, 4), steps=150, llamas=((64, 2), (128, 2), (256, 4)), queries=8,
              learning=(30, 4), tuning=(3, 2))  # fmt: skip
 QUICK = Size(images=40, width=4, batch=100, epochs=(1,), steps=3, clones=3, llamas=((32, 1), (64, 2)), queries=8,
              learning=(2, 4), tuning=(2, 4))  # fmt: skip
