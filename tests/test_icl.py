@@ -16,9 +16,9 @@ import whence
 from language_models import LinearInEmbeddings, examples, tiny, tiny_model, tiny_tokenizer
 from whence import InputError
 from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompted, Prompts, Template, read_examples
+from whence.icl.estimate import align
 from whence.icl.language import import_transformers
 from whence.icl.outcomes import margins, values_of
-from whence.icl.slots import align
 
 PROMPTS = [[], [2], [0, 3], [3, 0], [1, 2, 5], [4, 4]]
 

@@ -19,9 +19,15 @@ from whence.answers.rules import RULES
 from whence.answers.suggestion import ALL_MEASURED
 from whence.cli import app
 from whence.display.report import collect, write_page
-from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
+from whence.display.report.answer import (
+    answer,
+    facts_of,
+    next_in_words,
+    subset_in_words,
+    tasks_in_words,
+    trust_in_words,
+)
 from whence.display.report.export import exported
-from whence.display.report.facts import facts_of
 from whence.display.report.findings import _pairs, _total
 from whence.display.report.packing import inflated, inflated_text, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling

@@ -41,8 +41,6 @@ class Message(Exception):  # noqa: N818 - of errors and of warnings
         Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
         What follows a colon tells values of one parameter apart: ``{ignore:1}`` and ``{ignore:2}``.
 
-    Examples
-    --------
     >>> print(InputError("must be at least 1. Got 0 instead.", parameter="size", of="select"))
     The 'size' parameter of select must be at least 1. Got 0 instead.
     >>> error = InputError("'x' is not a number. Leave the column out with {ignore}.", ignore="note")
@@ -96,19 +94,6 @@ class DataWarning(Message, UserWarning):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Sentence that names the closest known name, or the known names where none is close.
 
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    known : iterable of str
-        What there is.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> did_you_mean("los", ["loss", "acc"])
     "Did you mean 'loss'?"
     >>> did_you_mean("speed", ["loss", "acc"])
@@ -124,19 +109,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def some_of(names: Iterable[str], limit: int = 8) -> str:
     """Names joined by commas, the first few of many.
 
-    Parameters
-    ----------
-    names : iterable of str
-        What to list.
-    limit : int
-        How many to spell out.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> some_of(["a", "b", "c"], limit=2)
     'a, b and 1 more'
     """
@@ -148,8 +120,6 @@ def some_of(names: Iterable[str], limit: int = 8) -> str:
 def counted(number: int, noun: str) -> str:
     """Text of a number with its noun, in the plural unless there is exactly one.
 
-    Examples
-    --------
     >>> counted(1, "run"), counted(3, "run")
     ('1 run', '3 runs')
     """
@@ -159,14 +129,8 @@ def counted(number: int, noun: str) -> str:
 def safe_text(text: str, most: int | None = None) -> str:
     r"""Foreign text made safe to show: escape sequences and marks that turn text around are spelled out.
 
-    Parameters
-    ----------
-    text : str
-    most : int, optional
-        Characters to keep; the middle of a longer text is left out.
+    Of a text with more than ``most`` characters, the middle is left out.
 
-    Examples
-    --------
     >>> safe_text("\x1b[31mred"), safe_text("abcdefgh", most=4)
     ('\\x1b[31mred', 'ab … 4 characters … gh')
     """
@@ -179,8 +143,6 @@ def safe_text(text: str, most: int | None = None) -> str:
 def brief(error: BaseException) -> str:
     r"""Kind and message of an error in one line, safe to show anywhere.
 
-    Examples
-    --------
     >>> brief(ValueError("no\n  good"))
     'ValueError: no good'
     """

@@ -1,6 +1,6 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
-Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
+Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py), which
 `on_runs` turns into commands; each other command has its own file. arguments.py declares the options, shell.py prints
 answers and errors. Slow imports happen inside the verb that needs them, so ``whence --help`` is immediate.
 """
@@ -24,7 +24,6 @@ from whence.cli.evaluate import evaluate
 from whence.cli.finetune import finetune
 from whence.cli.icl import icl
 from whence.cli.measure import measure
-from whence.cli.report import report
 from whence.cli.search import search
 from whence.cli.shell import Answer, Verb
 from whence.display.layout import Terminal
@@ -131,7 +130,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 COMMANDS: dict[str, list[Callable[..., None]]] = {
     START: [demo],
     MAKE: [search, design, measure, estimate],
-    LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
+    LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(verbs.report), benchmark],
     ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
     DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],
     LANGUAGE: [finetune, icl],

@@ -66,17 +66,10 @@ NEXT = {
 
 
 def digits_set_function(seed: int = 0, tasks: Iterable[str] = tuple(GROUPS)) -> whence.Outcomes:
-    """Return the test accuracy of a model trained on every subset of the groups, the empty one included.
+    """Return the test accuracy of a model trained on every subset of some ``GROUPS``, the empty one included.
 
-    Parameters
-    ----------
-    seed : int
-        Of which image is in which group, and which are for testing.
-    tasks : iterable of str
-        Which of the ``GROUPS``; K of them take 2^K trainings of about 4 ms.
+    K groups take 2^K trainings of about 4 ms. The seed decides which images are in which group, and which for testing.
 
-    Examples
-    --------
     >>> digits_set_function(tasks=["evens", "odds", "mislabelled_1"])
     Outcomes: 8 runs × 3 tasks → accuracy (higher is better); 8 distinct subsets
     """

@@ -15,18 +15,9 @@ from whence.errors import InputError
 def parse_design(text: str) -> Design:
     """Design named by a short text, as on the command line.
 
-    Parameters
-    ----------
-    text : str
-        ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, ``all`` (also ``exhaustive``), or for mixtures
-        ``dirichlet`` or ``dirichlet:0.5``.
+    ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, ``all`` (also ``exhaustive``), or for mixtures
+    ``dirichlet`` or ``dirichlet:0.5``.
 
-    Returns
-    -------
-    Design
-
-    Examples
-    --------
     >>> parse_design("fixed:7")
     FixedSize(size=7)
     """
@@ -63,8 +54,6 @@ def extended(
 ) -> NDArray[np.float64]:
     """Subsets of a design, ``n`` of them, that are not among those already known.
 
-    Examples
-    --------
     >>> known = FixedSize(2).draw(4, 3, seed=0)
     >>> more = extended(FixedSize(2), 4, 3, known=known, seed=0)
     >>> len(np.unique(np.vstack([known, more]), axis=0))

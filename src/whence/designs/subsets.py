@@ -33,21 +33,9 @@ class Design(Protocol):
     """Anything that draws subsets of tasks."""
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
-        """Subsets of the tasks, one per row.
+        """Subsets of K tasks, (n, K): 1 where the task is in, 0 where it is not. Same seed, same rows.
 
-        Parameters
-        ----------
-        n_tasks : int
-            Number of tasks K.
-        n : int or None
-            Number of subsets; None means all of them, for designs that list a fixed family.
-        seed : int
-            Same seed, same rows.
-
-        Returns
-        -------
-        ndarray of shape (n, K), float64
-            1 where the task is in the subset, 0 where it is not.
+        With n None, all subsets of a design that lists a fixed family.
         """
         ...
 

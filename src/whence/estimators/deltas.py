@@ -38,8 +38,6 @@ class Vectors:
     They are stacked on the device if they fit there, else in main memory. If they fit in neither and are in files, they
     are read when needed.
 
-    Examples
-    --------
     >>> vectors = Vectors([{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}], torch.device("cpu"))
     >>> vectors.combine("w", torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
     tensor([[1., 1.],

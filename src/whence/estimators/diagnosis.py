@@ -21,8 +21,6 @@ FEW = 0.25  # share of the tasks that moves a row, below which averaging dilutes
 def concerns(merged: Merged) -> list[str]:
     """Sentences about possible problems with the merge of all tasks.
 
-    Examples
-    --------
     >>> import torch
     >>> from torch import nn
     >>> from whence import Problem, Recipe, TaskVectors

@@ -18,8 +18,6 @@ EXAMPLES = 8  # that are enough to tell
 def is_linear(problem: Problem) -> bool:
     """Whether the outputs are linear in the trained parameters, as for a head; tested by a large random step.
 
-    Examples
-    --------
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     >>> group = (torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
     >>> [is_linear(Problem(model, {"a": group}, group, params=params)) for params in ("*", "2.*")]

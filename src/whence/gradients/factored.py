@@ -34,8 +34,6 @@ Readout = Callable[[Tensor], Tensor]  # outputs of the model (n, C) → the outp
 class Kronecker:
     """Directions that are Kronecker products within each layer; E[PᵀP] = I, as for any projection.
 
-    Examples
-    --------
     >>> Kronecker(rank=512).sides(200, 100), Kronecker(rank=512).sides(65, 10)
     ((16, 32), (51, 10))
     """

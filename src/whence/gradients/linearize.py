@@ -24,7 +24,6 @@ from whence.models.examples import Examples
 from whence.models.functional import ModelFn, OutputFn, Params
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
 from whence.models.metrics import Metric
-from whence.models.processes import gather, n_processes, own_rows
 from whence.outcomes.sizes import size_in_words
 from whence.progress import track
 
@@ -129,29 +128,11 @@ def linearize(
     batch_size: int | None = None,
     what: str = "examples",
 ) -> Linearization:
-    """Return outputs and projected gradients of all examples at the given parameters.
+    """Return outputs and projected gradients of all examples at W₀, the ``params`` that may move.
 
-    Parameters
-    ----------
-    output_fn : callable
-        ``output_fn(params, inputs)``, outputs (n, C): from `whence.models.functional.functional`, or your own.
-    params : dict of str to tensor
-        W₀: where to linearise, and what may move.
-    examples : Examples
-    projection : Projection or Kronecker
-        Kronecker directions need the factored route, and it needs them.
-    route : {"auto", "forward", "reverse", "factored"}
-    of : {"outputs", "margin"}
-        What to linearise: all outputs, or log p/(1 − p) of each example's label, a single one, whose logistic loss is
-        the cross-entropy.
-    precision : {"float32", "bfloat16"}
-        Of the forward pass; features are float32.
-    store : path, optional
-        Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
-    batch_size : int, optional
-        Examples per pass; fewer if memory is short.
-    what : str
-        Name of the examples in messages.
+    ``output_fn(params, inputs)`` gives outputs (n, C). With ``of`` "margin", log p/(1 − p) of each example's label is
+    linearised, a single output whose logistic loss is the cross-entropy. For ``route``, ``precision`` and ``store`` see
+    `Features`; Kronecker directions need the factored route, and it needs them. ``what`` names the examples.
     """
     if of not in ("outputs", "margin"):
         raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")
@@ -275,3 +256,27 @@ def _about(
         "precision": precision,
         "device": device,
     }
+
+
+def n_processes() -> int:
+    """Number of processes of ``torchrun`` that share work: 1 unless ``torch.distributed`` was initialised."""
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if ready else 1
+
+
+def own_rows(n: int) -> slice:
+    """Which of n rows are this process's; `gather` fetches the others."""
+    return _share(n, torch.distributed.get_rank() if n_processes() > 1 else 0)
+
+
+def gather(rows: Tensor) -> Tensor:
+    """Fill in the rows (n, ...) of the other processes, in place."""
+    for process in range(n_processes() if n_processes() > 1 else 0):
+        part = rows[_share(len(rows), process)]
+        if len(part):
+            torch.distributed.broadcast(part, src=process)
+    return rows
+
+
+def _share(n: int, process: int) -> slice:
+    return slice(n * process // n_processes(), n * (process + 1) // n_processes())

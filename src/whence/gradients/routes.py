@@ -13,13 +13,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from whence.errors import InputError, did_you_mean
-from whence.gradients.along import block_along, layers_of
-from whence.gradients.factored import Kronecker, Layers
+from whence.gradients.factored import LINEAR, Kronecker, Layers, Readout, by_feature, patches, positions_of
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
@@ -171,3 +170,35 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
         return outputs, features
 
     return along if route == "forward" else backward
+
+
+def layers_of(output_fn: OutputFn, params: Params, examples: Examples) -> Layers | None:
+    """The layers that hold the parameters; None if they do not tell each example's gradient, or it is too large."""
+    if not isinstance(output_fn, ModelFn):
+        return None
+    try:
+        found = Layers.checked(output_fn, params, Kronecker(32), examples.rows(slice(0, 3))[0])
+    except InputError:
+        return None
+    return None if any(isinstance(layer, nn.Embedding) for layer in found.uses) else found
+
+
+def block_along(layers: Layers, directions: Params, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
+    """Outputs (b, C) and products (b, C, r) of each example's gradient with directions, tensors (r, ...)."""
+    outputs, seen, gradients = layers.differentiated(inputs, readout)
+    n, rank = len(outputs), len(next(iter(directions.values())))
+    features = torch.zeros(*outputs.shape, rank, device=outputs.device)
+    for c, deltas in enumerate(gradients):
+        for use, delta in zip(seen, deltas, strict=True):
+            for own, name in layers.uses[use.layer].items():
+                found = _by_example(use.layer, own, use.inputs, delta, n)
+                features[:, c] += found.flatten(1).float() @ directions[name].flatten(1).to(features).T
+    return outputs, features
+
+
+def _by_example(layer: nn.Module, own: str, inputs: Tensor, delta: Tensor, n: int) -> Tensor:
+    """Gradient of each example by the weight or the bias of a layer, (n, ...)."""
+    if not isinstance(layer, LINEAR):
+        return by_feature(layer, delta * inputs if own == "weight" else delta)
+    places = positions_of(layer, delta, n)
+    return places.sum(dim=1) if own == "bias" else places.transpose(1, 2) @ patches(layer, inputs, n).to(delta)

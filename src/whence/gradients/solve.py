@@ -65,24 +65,12 @@ def solve(
     tol: float = 1e-7,
     max_iter: int = 50,
 ) -> Solution:
-    """Return the best update for each subset.
+    """Return the best update for each subset, given the ``shares`` (m, K) of the tasks in its loss.
 
-    Parameters
-    ----------
-    linear : Linearization
-        Of the tasks.
-    shares : ndarray of shape (m, K)
-        Share of each task in the loss of each subset, as `whence.models.sampling.task_shares` gives them. They add up
-        to one (to less if subsets are to count by their size), or are all zero for the empty subset, whose update is
-        zero.
-    loss : Loss
-    l2 : float
-        Penalty on the update, against a loss whose weights add up to one.
-    tol : float
-        Gap, relative to the objective, at which a subset is done.
-    max_iter : int
-        Iterations on all subsets together; those that need more are ended one by one. A ``ConvergenceWarning`` names
-        the rows for which that was not enough either.
+    Shares, as `whence.models.sampling.task_shares` gives them, add up to one (to less if subsets are to count by their
+    size), or are all zero for the empty subset, whose update is zero. A subset is done at a gap of ``tol``, relative to
+    its objective. After ``max_iter`` iterations on all together, subsets are ended one by one; a ``ConvergenceWarning``
+    names those for which that was not enough either.
     """
     if not l2 > 0:
         raise InputError(f"The 'l2' penalty must be positive, so that there is one best update. Got {l2}.")

@@ -40,8 +40,6 @@ Float32s = NDArray[np.float32]
 def fingerprint(tensors: Iterable[Tensor]) -> str:
     """Hash of the values, shapes and types of tensors, as 32 hexadecimal digits.
 
-    Examples
-    --------
     >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(2)]), fingerprint([torch.zeros(2, 1)])[:4]
     (True, 'e8e0')
     """

@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from whence.arrays import Floats
 from whence.errors import InputError
 from whence.icl.estimate import AnchoredPrompts
-from whence.icl.truth import Prompted
+from whence.icl.outcomes import Prompted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,8 +17,7 @@ from scipy.stats import binomtest
 
 from whence.arrays import Floats
 from whence.errors import InputError
-from whence.icl.outcomes import margins
-from whence.icl.truth import Prompted
+from whence.icl.outcomes import Prompted, margins
 
 if TYPE_CHECKING:
     import pandas as pd

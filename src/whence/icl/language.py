@@ -224,15 +224,7 @@ def load_pretrained(
     dtype: torch.dtype | str = "auto",
     kind: str = "AutoModelForCausalLM",
 ) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder or a GGUF file; nothing is downloaded, and no code in the folder is run.
-
-    Parameters
-    ----------
-    path, device, dtype
-        As for `LanguageModel.load`.
-    kind : str
-        Class of transformers that loads the model.
-    """
+    """Model, by the class ``kind`` of transformers, and tokenizer of a folder or a file; see `LanguageModel.load`."""
     place = Path(path)
     transformers = import_transformers()
     if not place.exists():
@@ -298,8 +290,6 @@ def import_transformers() -> Any:
 def likelihoods_in(logits: Tensor, endings: Sequence[Tokens]) -> Tensor:
     """Log-likelihood (b,) of each ending, from the logits (b, n, V) at the last places, where the endings end.
 
-    Examples
-    --------
     >>> logits = torch.log(torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
     >>> likelihoods_in(logits, [np.array([0, 1])]).exp()
     tensor([0.3750])
@@ -324,8 +314,6 @@ def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
     Padding comes after the first token of the shorter ones: what is masked may be anywhere, but a place from which
     nothing can be seen makes some attention kernels return NaN.
 
-    Examples
-    --------
     >>> tokens, mask = end_together([np.array([5, 8]), np.array([6, 7, 8])])
     >>> tokens.tolist(), mask.tolist()
     ([[5, 0, 8], [6, 7, 8]], [[1, 0, 1], [1, 1, 1]])

@@ -29,9 +29,8 @@ from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
 from whence.icl.language import LanguageModel
 from whence.icl.order import best_order
-from whence.icl.outcomes import PromptOutcomes
+from whence.icl.outcomes import Prompted, PromptOutcomes, Scorer
 from whence.icl.prompts import Example, Prompts
-from whence.icl.truth import Prompted, Scorer
 from whence.measuring import measure
 from whence.surrogates.fit import fit
 from whence.surrogates.mixture import Mixture

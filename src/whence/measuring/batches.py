@@ -16,8 +16,6 @@ def growing(n: int, most: int) -> Iterator[slice]:
     The first two show how long an item takes. If many items take hardly longer than few, as on a GPU, the others have
     the largest size.
 
-    Examples
-    --------
     >>> [part.stop - part.start for part in growing(100, 16)]
     [8, 16, 16, 16, 16, 16, 12]
     """

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 class InlineEngine:
     """Engine that is this process.
 
-    Examples
-    --------
     >>> class Sizes(OutcomeFn):
     ...     def batch(self, subsets, seeds):
     ...         return {"size": subsets.sum(axis=1)}

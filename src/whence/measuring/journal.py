@@ -1,10 +1,16 @@
-"""Writing the run folder (for its format see `whence.outcomes.runs`): every finished row on disk at once."""
+"""Writing the run folder (for its format see `whence.outcomes.runs`): every finished row on disk at once.
+
+One process at a time: the kernel releases the lock of a folder when its process ends, in whatever way, so that a crash
+leaves nothing to clean up.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import socket
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -12,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whence.errors import InputError, safe_text
-from whence.measuring.lock import Lock
+from whence.errors import DataWarning, InputError, safe_text
 from whence.measuring.rows import LONGEST_REPORT, Job, Reply, Result
 from whence.outcomes.checks import as_directions
 from whence.outcomes.ledger import DONE, Ledger, returned, settled
@@ -29,6 +34,59 @@ from whence.outcomes.writing import (
     why,
     write_document,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+
+
+class Lock:
+    """Lock on a folder, held until it is closed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     lock = Lock(Path(folder))
+    ...     try:
+    ...         Lock(Path(folder))
+    ...     except InputError as error:
+    ...         print(str(error).startswith("another process is measuring here (process "))
+    ...     lock.close()
+    True
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open_to_append(folder / LOCK)
+        try:
+            self._take()
+        except BaseException:
+            self.close()
+            raise
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def _take(self) -> None:
+        try:
+            if fcntl is None:
+                raise OSError("no fcntl")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._file, 200).decode(errors="replace").strip() or "it did not say which"
+            raise InputError(
+                f"another process is measuring here ({holder}). Wait for it, stop it, or use another folder."
+            ) from error
+        except OSError as error:
+            warnings.warn(
+                f"This file system has no locks ({error}): make sure that nothing else measures in this folder.",
+                DataWarning,
+                stacklevel=4,
+            )
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._file)
 
 
 class Books:

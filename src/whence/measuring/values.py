@@ -15,16 +15,11 @@ from whence.outcomes.sheets import flat_record
 
 
 def flatten(returned: object) -> tuple[tuple[str, ...], list[float]]:
-    """Target names and values of one row.
+    """Target names and values of one row, from a number, an array, or a mapping of names to either.
 
-    Parameters
-    ----------
-    returned : float, array of shape (T,), or mapping of str to either
-        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … and those of
-        a mapping within the mapping ``name.metric``. Text by name is left out: see `texts_of`.
+    A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … and those of a
+    mapping within the mapping ``name.metric``. Text by name is left out: see `texts_of`.
 
-    Examples
-    --------
     >>> flatten({"loss": 0.5, "acc": [0.25, 1.0]})
     (('loss', 'acc[0]', 'acc[1]'), [0.5, 0.25, 1.0])
     """
@@ -35,8 +30,6 @@ def flatten(returned: object) -> tuple[tuple[str, ...], list[float]]:
 def flatten_batch(returned: object, m: int) -> tuple[tuple[str, ...], list[list[float]]]:
     """Target names and values of ``m`` rows measured together, from arrays of shape (m,) or (m, T).
 
-    Examples
-    --------
     >>> flatten_batch({"loss": [0.5, 0.7]}, 2)
     (('loss',), [[0.5], [0.7]])
     """
@@ -49,8 +42,6 @@ def flatten_batch(returned: object, m: int) -> tuple[tuple[str, ...], list[list[
 def texts_of(returned: object) -> tuple[str, ...]:
     """Names of the returned metrics that are text, such as the path of a checkpoint.
 
-    Examples
-    --------
     >>> texts_of({"loss": 0.5, "checkpoint": "last.pt"})
     ('checkpoint',)
     """

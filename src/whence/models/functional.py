@@ -42,28 +42,13 @@ class ModelFn:
 
 
 def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
-    """Return the model as a function of some of its parameters, and their values.
+    """Return the model as a function of some of its parameters, and their values, which share memory with the model.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor with a
-        row of outputs per example, or an object with such ``logits``. It is neither changed nor kept.
-    params : str, iterable of str, callable or None
-        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. None for all that require a
-        gradient (for a model with adapters: the adapters).
-    training : bool
-        Whether layers such as dropout behave as in training.
+    The model is called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs, and returns a
+    tensor with a row of outputs per example, or an object with such ``logits``. It is neither changed nor kept. The
+    parameters are those with names or patterns such as ``"head.*"``, those that pass a test of the name, or all that
+    require a gradient (for a model with adapters: the adapters). Others, and buffers, keep their values.
 
-    Returns
-    -------
-    output_fn : ModelFn
-        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers keep their values.
-    params : dict of str to tensor
-        The chosen parameters, detached; they share memory with the model.
-
-    Examples
-    --------
     >>> output_fn, params = functional(nn.Linear(3, 2), "weight")
     >>> list(params), output_fn(params, torch.zeros(5, 3)).shape
     (['weight'], torch.Size([5, 2]))

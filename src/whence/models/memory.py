@@ -18,8 +18,6 @@ SHARE = {"cuda": 0.7, "cpu": 0.25}  # of what is free: a graphics card is ours, 
 def free_bytes(device: torch.device) -> int:
     """Bytes that may be used on a device.
 
-    Examples
-    --------
     >>> free_bytes(torch.device("cpu")) > 0
     True
     """
@@ -37,8 +35,6 @@ def free_bytes(device: torch.device) -> int:
 def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
     """Bytes of what a forward pass keeps for its backward pass, each tensor once.
 
-    Examples
-    --------
     >>> x = torch.zeros(10, requires_grad=True)
     >>> bytes_for_backward(lambda: x.exp().sum())
     40
@@ -58,8 +54,6 @@ def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
 def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
     """Bytes that a forward pass keeps for its backward pass for each of its n examples, given the pass as a function.
 
-    Examples
-    --------
     >>> weight = torch.zeros(100, requires_grad=True)
     >>> bytes_per_row(lambda n: (weight * torch.ones(n, 100)).exp().sum())
     800
@@ -71,8 +65,6 @@ def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
 class Chunks:
     """Work on n things, some at a time; half as many from the moment that memory runs out.
 
-    Examples
-    --------
     >>> Chunks(2).run(5, lambda rows: (rows.start, rows.stop))
     [(0, 2), (2, 4), (4, 5)]
     """

@@ -40,15 +40,8 @@ class Optimizer(ABC):
     ) -> None:
         """Put the gradient that the step takes into ``.grad`` of the parameters, which have none.
 
-        Parameters
-        ----------
-        backward : callable
-            Adds the gradient of the loss, where the parameters are, to their ``.grad``.
-        params : list of tensor
-        stacked : bool
-            Whether the parameters are those of several models, (m, ...).
-        normal : callable, optional
-            ``normal()`` returns independent standard normal numbers like the parameters; torch's own if not given.
+        ``backward()`` adds the gradient of the loss, where the parameters are, to their ``.grad``. With ``stacked``,
+        parameters are those of several models, (m, ...). ``normal()`` draws standard normal numbers like them.
         """
         backward()
 
@@ -290,8 +283,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, SG
 def optimizer_named(given: str | Optimizer) -> Optimizer:
     """Return the optimizer of that name with its default options, or the optimizer itself.
 
-    Examples
-    --------
     >>> optimizer_named("sgd")
     SGD(momentum=0.0, nesterov=False)
     """

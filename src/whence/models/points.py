@@ -31,8 +31,6 @@ def state_of(checkpoint: Checkpoint, like: Params, needed: Iterable[str]) -> Par
 
     The checkpoint must have all that are ``needed``.
 
-    Examples
-    --------
     >>> import torch
     >>> state_of({"w": torch.ones(2), "other": torch.zeros(1)}, {"w": torch.zeros(2)}, ["w"])
     {'w': tensor([1., 1.])}

@@ -25,8 +25,6 @@ LOWER_IS_BETTER = ("loss",)
 def outcome_names(metric: str, targets: Iterable[str]) -> list[str]:
     """Name of the outcome of a metric on each target.
 
-    Examples
-    --------
     >>> outcome_names("loss", ["val"]), outcome_names("loss", ["law", "code"])
     (['loss'], ['law/loss', 'code/loss'])
     """
@@ -59,8 +57,6 @@ def by_target(
     dict of str to ndarray
         Of shape (m,), or (m, q_t) per query. What is not finite, as after a training that diverged, is NaN.
 
-    Examples
-    --------
     >>> import torch
     >>> from whence.models.examples import Examples
     >>> queries = Examples.of({"law": (torch.zeros(2, 1), torch.zeros(2)), "code": (torch.zeros(1, 1), torch.zeros(1))})
@@ -104,8 +100,6 @@ def single(found: Mapping[str, Floats]) -> dict[str, float | Floats]:
 def higher_is_better(metrics: Iterable[str], targets: Examples, *, per_query: bool = False) -> tuple[str, ...]:
     """Names of the columns of metrics for which higher is better in a table of outcomes, as `whence.measure` has them.
 
-    Examples
-    --------
     >>> import torch
     >>> from whence.models.examples import Examples
     >>> queries = Examples.of((torch.zeros(2, 1), torch.zeros(2)), "target")

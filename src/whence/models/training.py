@@ -40,22 +40,12 @@ def train(
     watch: Watch | None = None,
     draws: Draws = "own",
 ) -> State:
-    """Stacked states after training each on its subset; the empty subset leaves its state unchanged.
+    """Stacked states after training each on its subset (m, K), with its seed; the empty one leaves it unchanged.
 
-    Parameters
-    ----------
-    state : State
-        Where training starts, stacked (m, ...); it is overwritten.
-    subsets : ndarray of shape (m, K)
-    seeds : ndarray of shape (m,)
-        What the examples of each run are drawn with.
-    steps : int, optional
-        How many of the recipe's steps to take; by default all of them.
-    watch : callable, optional
-        ``watch(step, state, optimizer)``, called before each step and after the last.
-    draws : {"own", "shared", "reweighted"}
-        "own": each run draws its own examples. "shared": runs of one seed see the same examples as far as their subsets
-        allow. "reweighted": they see exactly the same examples, weighted by how much of their task the subset has.
+    The state is where training starts; it is overwritten. ``watch(step, state, optimizer)`` is called before each step
+    and after the last. ``draws`` "own": each run draws its own examples. "shared": runs of one seed see the same
+    examples as far as their subsets allow. "reweighted": they see exactly the same examples, weighted by how much of
+    their task the subset has.
     """
     problem = as_problem(stack.problem)
     steps = recipe.steps if steps is None else steps

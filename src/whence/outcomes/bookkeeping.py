@@ -110,8 +110,6 @@ def kind_of_name(name: str) -> str:
 def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     """What the columns that are not tasks are, by name.
 
-    Examples
-    --------
     >>> column = lambda *values: Column(np.array(values, dtype=float), [], "")
     >>> set_aside({"a": column(0, 1, 1), "b": column(1, 0, 1), "seed": column(0, 1, 0), "lr": column(3, 1, 2)})
     {'seed': 'a seed', 'lr': 'a setting'}

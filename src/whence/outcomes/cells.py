@@ -47,25 +47,9 @@ def read_subsets(
 ) -> pd.DataFrame:
     r"""Subsets from a file with a column per task, or from a run folder; other columns do not matter.
 
-    Parameters
-    ----------
-    path : path
-        As for `whence.read_outcomes`.
-    tasks : sequence of str, optional
-        Columns to read. Where not given, all that are not empty and do not look like a seed, an outcome or the like;
-        a warning names those.
-    ignore : sequence of str
-        Columns that are not tasks.
-    sheet : str, optional
-        The sheet of an Excel file.
+    Where ``tasks`` are not named, they are all columns that are not empty and do not look like a seed, an outcome or
+    the like; a warning names those.
 
-    Returns
-    -------
-    DataFrame
-        A row per subset and a column per task.
-
-    Examples
-    --------
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "next.csv")
@@ -91,8 +75,6 @@ def read_subsets(
 def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Sequence[str]) -> Floats:
     r"""Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order.
 
-    Examples
-    --------
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "scores.csv")
@@ -121,8 +103,6 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
 def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
     r"""What is known of tasks, from a file with a column ``task``: a column that is all numbers, or empty, is numbers.
 
-    Examples
-    --------
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = pathlib.Path(folder, "tasks.csv")

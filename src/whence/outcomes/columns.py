@@ -16,10 +16,9 @@ import numpy as np
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
-from whence.outcomes.checks import Directions, Floats, as_directions, find_names, repeated
+from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
+from whence.outcomes.layouts import one_row_per_run, turned, widened
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
-from whence.outcomes.long import one_row_per_run, turned, widened
-from whence.outcomes.problems import Problems
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
 from whence.outcomes.values import Column

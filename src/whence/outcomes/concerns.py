@@ -24,8 +24,6 @@ def concerns(runs: Outcomes) -> list[str]:
 
     Rows that all have the same sum, as in fixed-size and mixture designs, are no concern.
 
-    Examples
-    --------
     >>> concerns(Outcomes([[1, 0], [0, 1]], [1.0, 5.0]))
     ['The table has only 2 runs; a surrogate needs at least 3.']
     """

@@ -22,8 +22,8 @@ import numpy as np
 from whence.errors import InputError, brief, some_of
 from whence.outcomes.checks import Directions, as_names, as_table, find_names, listed
 from whence.outcomes.columns import Found, Wanted, choose, read_columns
+from whence.outcomes.layouts import together
 from whence.outcomes.runs import is_run, read_ledger
-from whence.outcomes.several import together
 from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet
 from whence.outcomes.table import Outcomes
 from whence.outcomes.text import WRITTEN, kind_of, write_text
@@ -195,14 +195,8 @@ def _stacked(parts: Sequence[Outcomes], paths: Sequence[Path]) -> Outcomes:
 def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     """Write a table to a file that `read_outcomes` reads; the file appears whole or not at all.
 
-    Parameters
-    ----------
-    runs : Outcomes
-    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz
-        CSV carries columns only; Parquet and npz also which are targets, their direction, and provenance.
+    Text has columns only; Parquet and npz also which are targets, their direction, and provenance.
 
-    Examples
-    --------
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     write_outcomes(Outcomes([[1, 0]], [0.9]), f"{folder}/runs.npz")

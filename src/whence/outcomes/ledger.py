@@ -45,8 +45,6 @@ class Ledger:
     failed. So they do not depend on which row was finished first: where an earlier row turns out to differ, the
     others are judged again.
 
-    Examples
-    --------
     >>> ledger = Ledger(Plan("train", "given subsets", np.eye(2), ("a", "b")))
     >>> ledger.book([Result(Job(1, 0, np.ones(2), 0), Reply(("loss",), [0.5]))])
     >>> ledger.outcomes().values.ravel(), ledger.done, ledger.failed, ledger.open

@@ -141,8 +141,6 @@ def _are_numbers(values: Any, count: int) -> bool:
 def checksum_of(targets: Iterable[str]) -> str:
     """Checksum of the names of targets.
 
-    Examples
-    --------
     >>> checksum_of(["loss"])
     'cc4d85e3'
     """

@@ -16,8 +16,6 @@ LARGEST = 1e300  # weight; sums of larger ones are more than a number can hold
 def is_mixture(S: Floats) -> bool:
     """Whether rows (m, K) are weights, not 0/1, that sum to 1 or to 100 up to rounding, or all to the same.
 
-    Examples
-    --------
     >>> is_mixture(np.array([[33.3, 66.6], [50.1, 50.0]])), is_mixture(np.array([[1.0, 0.0], [0.0, 1.0]]))
     (True, False)
     """
@@ -35,8 +33,6 @@ def near_totals(totals: Floats, of: tuple[float, ...] = TOTALS) -> NDArray[np.bo
 def on_simplex(S: Floats) -> Floats:
     """Rows (m, K) divided by their totals; the same array where these are all 1 but for the last digits.
 
-    Examples
-    --------
     >>> on_simplex(np.array([[25.0, 75.0], [1.0, 1.0]])).tolist()
     [[0.25, 0.75], [0.5, 0.5]]
     """

@@ -50,27 +50,10 @@ def refuse_too_large(
     free: float | None = None,
     of: str = "memory",
 ) -> None:
-    """Raise where something takes more memory than there is; the sentence says what size would do.
+    """Raise where something of size n, in a unit, needs more bytes than are free; the sentence says what size would do.
 
-    Parameters
-    ----------
-    what : str
-        What is about to be done, as in "A fit".
-    n : int
-        Size that decides.
-    unit : str
-        What n counts, in the plural.
-    needed : callable
-        Bytes for a size, growing with it.
-    remedy : str
-        What else can be done, a sentence.
-    free : float, optional
-        Available bytes; by default those of this machine.
-    of : str
-        What they are bytes of.
+    ``needed`` gives the bytes for a size; those that are ``free`` are by default of the memory of this machine.
 
-    Examples
-    --------
     >>> try:
     ...     refuse_too_large("A fit", 50_000, "distinct subsets", lambda d: 24.0 * d**2, free=8e9)
     ... except InputError as error:
@@ -93,8 +76,6 @@ def refuse_too_large(
 def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
     """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known.
 
-    Examples
-    --------
     >>> try:
     ...     refuse_too_long("The interactions of 2,000 tasks", 7e4, "At most 500 tasks would do.")
     ... except InputError as error:
@@ -108,8 +89,6 @@ def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
 def refuse_extreme(values: Floats, target_names: tuple[str, ...]) -> None:
     """Raise where outcomes are so large that their squares are infinite.
 
-    Examples
-    --------
     >>> try:
     ...     refuse_extreme(np.array([[1e300]]), ("loss",))
     ... except InputError as error:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 def distinct_rows(rows: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Group identical rows: the first row of each group, in order, shape (d,), and the group of each, (m,).
 
-    Examples
-    --------
     >>> distinct_rows(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
     (array([0, 1]), array([0, 1, 0]))
     """

@@ -23,9 +23,8 @@ from whence.display.layout import UNCLEAR as UNCLEAR_WORD
 from whence.display.layout import direction
 from whence.display.numbers import decimals
 from whence.display.pages import SCORES
-from whence.display.report.answer import CURVE_RUNS, answer, next_in_words
+from whence.display.report.answer import CURVE_RUNS, Facts, answer, facts_of, next_in_words
 from whence.display.report.export import exported
-from whence.display.report.facts import Facts, facts_of
 from whence.display.report.goal import MeanOfTargets, goal_of, selection_for_goal, with_goal
 from whence.display.report.packing import Document, pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
