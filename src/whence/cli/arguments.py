@@ -30,25 +30,6 @@ MissingWeights = Enum("MissingWeights", {"drop": "drop", "zero": "zero"})
 Names = list[str] | None
 
 
-class Asked(NamedTuple):
-    """The runs that a verb works on, and their model if it was saved before."""
-
-    runs: "Outcomes"
-    fitted: "Model | None" = None
-
-    def model(self, estimates: "list[Path] | None", seed: int, features: Path | None = None) -> "Model":
-        """Return the saved model, or one fitted now."""
-        import whence
-        from whence.outcomes.cells import read_features
-
-        if self.fitted is None:
-            known = None if features is None else read_features(features)
-            return whence.fit(self.runs, estimates=read_estimates(estimates, self.runs), features=known, seed=seed)
-        if estimates or features is not None:
-            raise InputError("A saved model is fitted already: leave --estimates and --features out, or give the runs.")
-        return self.fitted
-
-
 _name = partial(typer.Option, metavar="NAME")
 _column = partial(_name, rich_help_panel=COLUMNS)
 
@@ -142,6 +123,81 @@ AcceptChange = Annotated[
     bool, typer.Option("--accept-change", help="Resume although the function or its data have changed.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """The runs that a verb works on, what else their model is fitted to, and that model if it was saved before."""
+
+    runs: "Outcomes"
+    fitted: "Model | None" = None
+    estimates: list[Path] | None = None
+    features: Path | None = None
+
+    def model(self, seed: int) -> "Model":
+        """Return the saved model, or one fitted now."""
+        import whence
+        from whence.outcomes.cells import read_features
+
+        if self.fitted is None:
+            known = None if self.features is None else read_features(self.features)
+            cheap = read_estimates(self.estimates, self.runs)
+            return whence.fit(self.runs, estimates=cheap, features=known, seed=seed)
+        if self.estimates or self.features is not None:
+            raise InputError("A saved model is fitted already: leave --estimates and --features out, or give the runs.")
+        return self.fitted
+
+
+def read(
+    files: Files = None,
+    model: ModelFile = None,
+    outcome: Outcome = None,
+    maximize: Maximize = None,
+    ignore: Ignore = None,
+    task: Task = None,
+    subset_column: SubsetColumn = None,
+    missing: Missing = None,
+    sheet: SheetName = None,
+) -> Asked:
+    """Return the table of runs that the options describe, and the model where one was saved."""
+    import whence
+    from whence.outcomes.bookkeeping import hint_at_directions
+
+    if model is not None:
+        if any((files, outcome, maximize, ignore, task, subset_column, missing, sheet)):
+            raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
+        fitted = whence.load(model)
+        return Asked(fitted.outcomes, fitted)
+    if not files:
+        raise InputError("There is nothing to read. Give a file of runs, or --model FILE.")
+    runs = whence.read_outcomes(
+        files,
+        names_of(outcome) or None,
+        tasks=names_of(task) or None,
+        ignore=names_of(ignore),
+        maximize=names_of(maximize),
+        subset_column=subset_column,
+        missing=None if missing is None else missing.value,
+        sheet=sheet,
+    )
+    hint_at_directions(runs)
+    return Asked(runs)
+
+
+Runs = Annotated[Asked, read]
+
+
+def read_to_fit(asked: Runs, estimates: Estimates = None, features: Features = None) -> Asked:
+    """Return the runs, and what else their model is to be fitted to."""
+    return asked._replace(estimates=estimates, features=features)
+
+
+ToFit = Annotated[Asked, read_to_fit]
+
+
+# ---- text ------------------------------------------------------------------------------------------------
 
 
 def names_of(given: Iterable[str] | None) -> list[str]:

@@ -42,8 +42,7 @@ def benchmark(
     runs: Sizes = None,
     splits: args.Splits = 5,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Score a method on recorded runs, beside whence and simpler ones."""
     from whence.datasets import available, leaderboard
     from whence.datasets.leaderboard import SIZES
@@ -76,7 +75,7 @@ def benchmark(
         *(remark(f"{name}: {words}") for name, words in SCORES.items()),
         remark("of the mean: the rank correlation where the mean over targets is the outcome"),
     ]  # fmt: skip
-    Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page).print(as_json=as_json)
+    return Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page)
 
 
 def _method(text: str, seed: int) -> "Method":

@@ -42,8 +42,7 @@ def design(
     outcome: Outcome = None,
     output: Output = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Plan the runs: write the subsets to measure, for any scheduler.
 
     A row is a run and a column a task. Fill in a column of outcomes, and hand the file to whence fit.
@@ -76,8 +75,7 @@ def design(
         page += [Text(f"Written to {output}."), remark("next: measure each row, fill in a column of outcomes, and")]
         wanted = shlex.quote(",".join(args.names_of(outcome)) or "NAME")
         page.append(command(f"  whence fit {shlex.quote(str(output))} --outcome {wanted}"))
-    document: dict[str, Any] = {"tasks": names, "design": design, "seed": seed, "subsets": subsets}
-    Answer(document, page).print(as_json=as_json)
+    return Answer({"tasks": names, "design": design, "seed": seed, "subsets": subsets}, page)
 
 
 def _rows(subsets: "NDArray[np.float64]", n_empty: int) -> list[list[Any]]:

@@ -2,9 +2,7 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
 import time
-from contextlib import redirect_stdout
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,8 +59,7 @@ def estimate(
     budget: RunBudget = None,
     seed: args.Seed = 0,
     accept_change: args.AcceptChange = False,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Estimate many subsets of a PyTorch model without training on each.
 
     The function returns a whence.Problem(model, tasks, targets). For methods that train, it returns (problem, recipe)
@@ -97,16 +94,10 @@ def estimate(
     measured accuracy. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
     both: whence fit true/ --estimates cheap/
     """
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        given = _problem(problem)
-        if method is None:
-            document, page = _prices(problem, given, n, budget)
-        else:
-            document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
-    Answer(document, page).print(as_json=as_json)
-    if document.get("failed"):
-        raise typer.Exit(1)
+    given = _problem(problem)
+    if method is None:
+        return _prices(problem, given, n, budget)
+    return _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
 
 
 def _problem(text: str) -> Setup:
@@ -127,7 +118,7 @@ def _problem(text: str) -> Setup:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, object], Page]:
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Answer:
     from whence.ladder.probes import price_of_runs, probe
 
     work = workload(given)
@@ -166,7 +157,7 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
     rows_wanted = n if budget is None or method != "retrain" else min(n, int(budget))
     next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {rows_wanted} -o {_folder(method)}/"
     columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "LDS", "trust it for", ""]
-    return document, [
+    page: Page = [
         Text(about),
         title(f"What {n} subsets cost on this machine"),
         table(columns, rows, left=["trust it for", ""]),
@@ -176,6 +167,7 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         command(next_step),
         *_mixes_page(mixes),
     ]
+    return Answer(document, page)
 
 
 def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) -> list[dict[str, Any]]:
@@ -243,7 +235,7 @@ def _estimates(
     truth: Path | None,
     seed: int,
     accept_change: bool,
-) -> tuple[dict[str, object], Page]:
+) -> Answer:
     from whence.measuring.engine import Workers
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
@@ -280,9 +272,7 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
     return estimator, None if verdict is None else str(verdict)
 
 
-def _told(
-    ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float
-) -> tuple[dict[str, object], Page]:
+def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float) -> Answer:
     from whence.measuring.display import summary
 
     document = {
@@ -300,8 +290,8 @@ def _told(
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))
     if method == "retrain":
-        return document, [*page, remark("next: fit a surrogate"), command(f"  whence fit {where}")]
-    page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
-    page.append(command(f"  whence fit TRUE_RUNS --estimates {where}"))
-    page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
-    return document, page
+        page += [remark("next: fit a surrogate"), command(f"  whence fit {where}")]
+    else:
+        page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
+        page += [command(f"  whence {verb} TRUE_RUNS --estimates {where}") for verb in ("fit", "suggest")]
+    return Answer(document, page, failed=ledger.failed > 0)

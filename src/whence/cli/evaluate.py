@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    asked: args.Asked,
+    asked: args.Runs,
     *,
     estimates: args.Estimates = None,
     methods: args.Methods = None,

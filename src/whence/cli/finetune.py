@@ -1,8 +1,6 @@
 """The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
-import sys
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -94,8 +92,7 @@ def finetune(
     engine: EngineName = None,
     top: args.Top = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Find the sources of text to fine-tune a language model on.
 
     A source is a JSONL file with an object per line: "messages", "prompt" and "completion", "text" and "label", or
@@ -106,42 +103,39 @@ def finetune(
     from whence import hf
     from whence.icl.language import import_transformers
 
-    with redirect_stdout(sys.stderr):
-        sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
-        targets = hf.read_sources(target)
-        if len(sources) < 2:
-            raise InputError("There must be at least two sources to choose from. Got one.")
-        if tokens is not None and weights:
-            raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
-        leaks = hf.find_leaks(sources, targets)
-        hf.warn_of_leaks(leaks)
-        import_transformers().utils.logging.disable_progress_bar()
-        adapted = hf.load(
-            model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
-            checkpointing=checkpointing, seed=seed,
-        )  # fmt: skip
-        written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
-        prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
-        recipe = _recipe(prepared, steps, lr, batch_size)
-        short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
-        how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
-        problem = prepared.problem()
-        plan = hf.plan_of(problem, recipe, budget)
-        print_line("note", f"This takes {hf.plan_in_words(plan)}.")
-        print_line("note", f"A run has {recipe}. {prepared.adapted}.")
-        found = hf.finetune(
-            prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how
-        )
-        page, document = _page(found, top), _document(found, prepared, leaks)
-        if verify:
-            frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
-            page += _verified_page(frame, verify)
-            document["verified"] = frame.to_dict("records")
-        place = output / "report.html"
-        whence.report(found.model, place, seed=seed)
-        document["report"] = str(place)
-        page.append(Text(f"Written to {place}: open it in a browser."))
-    Answer(document, page).print(as_json=as_json)
+    sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
+    targets = hf.read_sources(target)
+    if len(sources) < 2:
+        raise InputError("There must be at least two sources to choose from. Got one.")
+    if tokens is not None and weights:
+        raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
+    leaks = hf.find_leaks(sources, targets)
+    hf.warn_of_leaks(leaks)
+    import_transformers().utils.logging.disable_progress_bar()
+    adapted = hf.load(
+        model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
+        checkpointing=checkpointing, seed=seed,
+    )  # fmt: skip
+    written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
+    prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
+    recipe = _recipe(prepared, steps, lr, batch_size)
+    short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
+    how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
+    problem = prepared.problem()
+    plan = hf.plan_of(problem, recipe, budget)
+    print_line("note", f"This takes {hf.plan_in_words(plan)}.")
+    print_line("note", f"A run has {recipe}. {prepared.adapted}.")
+    found = hf.finetune(prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how)
+    page, document = _page(found, top), _document(found, prepared, leaks)
+    if verify:
+        frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
+        page += _verified_page(frame, verify)
+        document["verified"] = frame.to_dict("records")
+    place = output / "report.html"
+    whence.report(found.model, place, seed=seed)
+    document["report"] = str(place)
+    page.append(Text(f"Written to {place}: open it in a browser."))
+    return Answer(document, page)
 
 
 def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":

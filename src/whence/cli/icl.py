@@ -1,9 +1,7 @@
 """The verb for prompts: ``whence icl MODEL_DIR --demos demos.jsonl --queries val.jsonl --shots 4``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,8 +90,7 @@ def icl(
     report: ReportFile = None,
     top: args.Top = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Find the demonstrations that help a prompted model.
 
     Estimates of many prompts (a forward and a backward pass per query and anchor) are fused with a few prompts that are
@@ -104,52 +101,51 @@ def icl(
     from whence.icl.prompts import TEMPLATE
     from whence.measuring.functions import load_function
 
-    with redirect_stdout(sys.stderr):
-        if report is not None:
-            from whence.display.report import check_place
+    if report is not None:
+        from whence.display.report import check_place
 
-            check_place(report)
-        read = partial(whence.icl.read_examples, text=text_field, label=label_field)
-        candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
-        if len(candidates) <= shots:
-            given = counted(len(candidates), "demonstration")
-            raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
-        if scorer is not None and not open_answers:
-            raise InputError("A scorer judges open answers: give --open too.")
-        judge_by: Any = None if scorer is None else load_function(scorer)[0]
-        _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
-        import_transformers().utils.logging.disable_progress_bar()
-        language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
-        if chat:
-            written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
-        else:
-            written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
-        opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
-        prompts = whence.icl.Prompts.of(
-            language.encode, candidates, asked, template=written, words=_words(words),
-            start=[] if opened else language.start, open=open_answers,
-        )  # fmt: skip
-        found = whence.icl.recommend(
-            language,
-            prompts,
-            judges,
-            shots=shots,
-            n_true=true_prompts,
-            n_estimates=n,
-            anchors=anchors,
-            path=output,
-            scorer=judge_by,
-            seed=seed,
-        )
-        document, page = _document(found, len(judges)), _page(found, len(judges), top)
-        if report is not None:
-            from whence.display.prompts import prompt_insert
-            from whence.display.report import collect, write_page
+        check_place(report)
+    read = partial(whence.icl.read_examples, text=text_field, label=label_field)
+    candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
+    if len(candidates) <= shots:
+        given = counted(len(candidates), "demonstration")
+        raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
+    if scorer is not None and not open_answers:
+        raise InputError("A scorer judges open answers: give --open too.")
+    judge_by: Any = None if scorer is None else load_function(scorer)[0]
+    _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
+    import_transformers().utils.logging.disable_progress_bar()
+    language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
+    if chat:
+        written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
+    else:
+        written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
+    opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
+    prompts = whence.icl.Prompts.of(
+        language.encode, candidates, asked, template=written, words=_words(words),
+        start=[] if opened else language.start, open=open_answers,
+    )  # fmt: skip
+    found = whence.icl.recommend(
+        language,
+        prompts,
+        judges,
+        shots=shots,
+        n_true=true_prompts,
+        n_estimates=n,
+        anchors=anchors,
+        path=output,
+        scorer=judge_by,
+        seed=seed,
+    )
+    document, page = _document(found, len(judges)), _page(found, len(judges), top)
+    if report is not None:
+        from whence.display.prompts import prompt_insert
+        from whence.display.report import collect, write_page
 
-            write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
-            document["report"] = str(report)
-            page.append(Text(f"Written to {report}: open it in a browser."))
-    Answer(document, page).print(as_json=as_json)
+        write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
+        document["report"] = str(report)
+        page.append(Text(f"Written to {report}: open it in a browser."))
+    return Answer(document, page)
 
 
 def _queries(

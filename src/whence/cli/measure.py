@@ -2,10 +2,8 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.designs import Design
+    from whence.measuring.engine import Workers
     from whence.outcomes.ledger import Ledger
 
 MOST_FAILURES = 5
@@ -57,8 +56,27 @@ Cpus = Annotated[float, ray(metavar="N", help="CPUs per row.", min=0)]
 Gpus = Annotated[float, ray(metavar="N", help="GPUs per row.", min=0)]
 
 
+def workers_of(
+    jobs: Jobs = 1,
+    engine: EngineName = "local",
+    threads: Threads = 1,
+    timeout: Timeout = None,
+    address: Address = None,
+    cpus_per_task: Cpus = 1,
+    gpus_per_task: Gpus = 0,
+) -> "Workers":
+    """Return who measures."""
+    from whence.measuring.engine import Workers
+
+    return Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+
+
+WorkerOptions = Annotated["Workers", workers_of]
+
+
 def measure(
     function: Function,
+    *,
     design: DesignText,
     output: Folder,
     n: Subsets = None,
@@ -69,56 +87,43 @@ def measure(
     retry: Retry = False,
     keep_going: KeepGoing = False,
     accept_change: args.AcceptChange = False,
-    jobs: Jobs = 1,
-    engine: EngineName = "local",
-    threads: Threads = 1,
-    timeout: Timeout = None,
-    address: Address = None,
-    cpus_per_task: Cpus = 1,
-    gpus_per_task: Gpus = 0,
-    as_json: args.Json = False,
-) -> None:
+    workers: WorkerOptions,
+) -> Answer:
     """Run a function on many subsets, and keep every result.
 
     Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
     or more --seeds, it extends the run. A row that fails before any has succeeded stops the run; later ones do not.
     Other verbs can read the folder at any time: whence fit run/
     """
-    from whence.measuring.engine import Workers
     from whence.measuring.functions import load_function
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
     from whence.measuring.plan import make_plan
     from whence.outcomes.bookkeeping import hint_at_directions
 
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        found, beside = load_function(function)
-        outcome_fn = as_outcome_fn(found)
-        known = args.names_of(tasks) or beside or outcome_fn.task_names
-        plan = make_plan(
-            outcome_fn,
-            design_of(design, n, known),
-            n,
-            tasks=known,
-            seed=seed,
-            seeds=seeds,
-            maximize=args.names_of(maximize) or (),
-        )
-        workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
-        began = time.monotonic()
-        try:
-            ledger = carry_out(
-                plan, outcome_fn, output, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
-                progress=True,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            _report_stop(output)
-            raise
+    found, beside = load_function(function)
+    outcome_fn = as_outcome_fn(found)
+    known = args.names_of(tasks) or beside or outcome_fn.task_names
+    plan = make_plan(
+        outcome_fn,
+        design_of(design, n, known),
+        n,
+        tasks=known,
+        seed=seed,
+        seeds=seeds,
+        maximize=args.names_of(maximize) or (),
+    )
+    began = time.monotonic()
+    try:
+        ledger = carry_out(
+            plan, outcome_fn, output, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
+            progress=True,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        _report_stop(output)
+        raise
     hint_at_directions(ledger.outcomes())
-    Answer(_document(ledger, output), _page(ledger, output, time.monotonic() - began)).print(as_json=as_json)
-    if ledger.failed:
-        raise typer.Exit(1)
+    return Answer(_document(ledger, output), _page(ledger, output, time.monotonic() - began), failed=ledger.failed > 0)
 
 
 def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> "Design | pd.DataFrame":

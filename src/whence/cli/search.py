@@ -2,27 +2,13 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
-from contextlib import redirect_stdout
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whence.cli import arguments as args
-from whence.cli.measure import (
-    Address,
-    Cpus,
-    EngineName,
-    Folder,
-    Gpus,
-    Jobs,
-    Maximize,
-    Retry,
-    Tasks,
-    Threads,
-    Timeout,
-)
+from whence.cli.measure import Folder, Maximize, Retry, Tasks, WorkerOptions
 from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, command, remark
 
@@ -59,6 +45,7 @@ Bound = Annotated[
 
 def search(
     function: Function,
+    *,
     output: Folder,
     budget: Runs = 40,
     goal: GoalOption = GoalName.best,
@@ -80,15 +67,8 @@ def search(
     seed: args.Seed = 0,
     retry: Retry = False,
     accept_change: args.AcceptChange = False,
-    jobs: Jobs = 1,
-    engine: EngineName = "local",
-    threads: Threads = 1,
-    timeout: Timeout = None,
-    address: Address = None,
-    cpus_per_task: Cpus = 1,
-    gpus_per_task: Gpus = 0,
-    as_json: args.Json = False,
-) -> None:
+    workers: WorkerOptions,
+) -> Answer:
     """Spend a budget of runs: choose each run from the results so far.
 
     Goals: the best subset or mixture (best), who helps and who hurts (effects), or predictions of any subset
@@ -113,40 +93,32 @@ def search(
         "bounds": args.bounds_of(bound) or None,
         "seed": seed,
     }
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        found, beside = load_function(function)
-        given = _problem_of(found)
-        names = args.names_of(tasks) or beside or getattr(given, "task_names", None)
-        if candidates is not None:
-            from whence.outcomes.cells import read_subsets
+    found, beside = load_function(function)
+    given = _problem_of(found)
+    names = args.names_of(tasks) or beside or getattr(given, "task_names", None)
+    if candidates is not None:
+        from whence.outcomes.cells import read_subsets
 
-            rows = read_subsets(candidates, names)
-            question["candidates"], names = rows, names or list(rows.columns)
-        try:
-            answer = whence.search(
-                given,
-                tasks=names,
-                budget=budget,
-                goal=goal.value,
-                path=output,
-                jobs=jobs,
-                engine=engine,
-                threads=threads,
-                timeout=timeout,
-                retry=retry,
-                accept_change=accept_change,
-                maximize=args.names_of(maximize) or (),
-                address=address,
-                cpus_per_task=cpus_per_task,
-                gpus_per_task=gpus_per_task,
-                progress=True,
-                **question,
-            )
-        except KeyboardInterrupt:
-            print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
-            raise
-    Answer(_document(answer), _page(answer, str(output))).print(as_json=as_json)
+        rows = read_subsets(candidates, names)
+        question["candidates"], names = rows, names or list(rows.columns)
+    try:
+        answer = whence.search(
+            given,
+            tasks=names,
+            budget=budget,
+            goal=goal.value,
+            path=output,
+            retry=retry,
+            accept_change=accept_change,
+            maximize=args.names_of(maximize) or (),
+            progress=True,
+            **vars(workers),
+            **question,
+        )
+    except KeyboardInterrupt:
+        print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
+        raise
+    return Answer(_document(answer), _page(answer, str(output)))
 
 
 def _problem_of(found: object) -> Any:

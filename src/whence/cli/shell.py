@@ -30,6 +30,7 @@ class Answer(NamedTuple):
 
     document: Mapping[str, object]
     page: Page
+    failed: bool = False  # whether some of it was not done, which the exit status says
 
     def print(self, *, as_json: bool) -> None:
         """Print the document or the page."""

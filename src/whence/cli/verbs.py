@@ -60,17 +60,15 @@ def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, 
 
 
 def fit(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     save: args.Save = None,
     seed: args.Seed = 0,
 ) -> Answer:
     """Fit a surrogate, and show how good it is."""
     from whence.answers.quality import target_scores, trials
 
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     if save is not None:
         model.save(save)
     tried, per_target = trials(model), target_scores(model)
@@ -82,10 +80,8 @@ def fit(
 
 
 def attribute(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     rule: args.Rule = None,
     keep_prob: args.KeepProb = None,
     target: args.Target = None,
@@ -95,17 +91,15 @@ def attribute(
     """Show what each task does: helps, hurts, or unclear."""
     targets = _targets(asked.runs, target)
     args.check_rule(rule, asked.runs)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.attribute(model, rule, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
     return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
 
 def interactions(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     rule: args.PairRule = None,
     target: args.Target = None,
     top: args.TopPairs = 10,
@@ -114,17 +108,15 @@ def interactions(
     """List pairs that work together, or against each other."""
     targets = _targets(asked.runs, target)
     args.check_rule(rule, asked.runs, pairs=True)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.interactions(model, rule, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
     return _answer(model, document, pages.interactions_page(found, targets, top=top))
 
 
 def predict(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     subset: args.Subset = None,
     subsets: args.Subsets = None,
     target: args.Target = None,
@@ -141,17 +133,15 @@ def predict(
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (repeatable) or --subsets FILE.")
     targets = _targets(runs, target)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     frame = whence.predictions(model, np.array(rows)).to_frame()
     page = pages.predictions_page(frame, runs, targets, column="subset")
     return _answer(model, {"predictions": _records(frame, targets)}, page)
 
 
 def select(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     size: args.Size = None,
     max_size: args.MaxSize = None,
     include: args.Include = None,
@@ -179,7 +169,7 @@ def select(
     runs.subset(dict.fromkeys(tasks, 1.0))  # unknown names, before the fit
     target = None if target == MEAN and MEAN not in runs.target_names else target
     _targets(runs, [target] if target else list(goal))
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     options: dict[str, Any] = {
         "size": size,
         "max_size": max_size,
@@ -212,10 +202,8 @@ def select(
 
 
 def suggest(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     n: args.Count = 10,
     by: args.Aim = args.SuggestBy.variance,
     target: args.Goal = None,
@@ -230,7 +218,7 @@ def suggest(
     runs = asked.runs
     target = None if target == MEAN and MEAN not in runs.target_names else target
     targets = _targets(runs, [target] if target else None)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = predicted_at(model, found.subsets, found.predicted, found.std).to_frame().drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
@@ -247,10 +235,8 @@ def suggest(
 
 
 def report(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     output: args.PageFile = Path("report.html"),
     rule: args.Rule = None,
     weights: args.Weights = None,
@@ -265,7 +251,7 @@ def report(
     args.check_rule(rule, runs)
     goal = args.numbers_of(weights)
     places(goal, runs.target_names, "target")  # unknown names, before the fit
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = collect(model, rule=rule, weights=goal or None, seed=seed)
     write_page(found, output)
     size = output.stat().st_size
