@@ -11,19 +11,13 @@ from rich.text import Text
 
 from whence.cli import arguments as args
 from whence.cli.shell import Answer
-from whence.display.layout import Page, Row, both_ends, remark, table, title, word
-from whence.display.numbers import decimals, number, share, span
-from whence.display.pages import HOW, NO_PAIRS, model_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from whence.icl import Example, Recommendation
+    from whence.icl import Example
 
 writing = partial(typer.Option, rich_help_panel="How prompts are written")
 price = partial(typer.Option, rich_help_panel="How much is run")
-MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
 
 ModelPlace = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model, or .gguf.")]
@@ -97,13 +91,13 @@ def icl(
     run. The chosen prompt is judged, beside random ones, on queries that it was not chosen by.
     """
     import whence
+    from whence.display.prompts import prompt_document, prompt_insert, prompt_page
+    from whence.display.report import check_place, collect, write_page
     from whence.icl.language import import_transformers
     from whence.icl.prompts import TEMPLATE
     from whence.measuring.functions import load_function
 
     if report is not None:
-        from whence.display.report import check_place
-
         check_place(report)
     read = partial(whence.icl.read_examples, text=text_field, label=label_field)
     candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
@@ -137,11 +131,9 @@ def icl(
         scorer=judge_by,
         seed=seed,
     )
-    document, page = _document(found, len(judges)), _page(found, len(judges), top)
+    document = prompt_document(found)
+    page = prompt_page(found, document, top)
     if report is not None:
-        from whence.display.prompts import prompt_insert
-        from whence.display.report import collect, write_page
-
         write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
         document["report"] = str(report)
         page.append(Text(f"Written to {report}: open it in a browser."))
@@ -187,145 +179,3 @@ def _words(given: args.Names) -> dict[str, str] | None:
             raise InputError(f"'{item}' must be a label and its word, such as 1=positive.")
         words[label.strip()] = spoken.strip()
     return words or None
-
-
-# ---- what is printed -------------------------------------------------------------------------------------
-
-
-def _document(found: "Recommendation", n_held_out: int) -> dict[str, object]:
-    queries = found.prompts.queries
-    return {
-        "demonstrations": found.to_frame().to_dict("records"),
-        "pairs": found.pairs.to_frame(top=MOST_PAIRS).to_dict("records"),
-        "chosen": {
-            "demonstrations": found.names,
-            "order": found.how,
-            "prompt": found.text,
-            "predicted_loss": found.loss,
-            "low": found.low,
-            "high": found.high,
-        },
-        "judged": found.judged.to_frame().to_dict("records"),
-        "score_name": "score" if found.prompts.open else "accuracy",
-        "held_out": [
-            {"text": query.text, "label": query.label, "loss": float(loss), "accuracy": float(right)}
-            for query, loss, right in zip(found.held_out, found.answers["loss"], found.answers["accuracy"], strict=True)
-        ],
-        "doubts": [] if found.doubts is None else found.doubts.to_frame().to_dict("records"),
-        "doubts_said": _doubts_said(found),
-        "explained_said": _explained_said(found),
-        "held_out_queries": n_held_out,
-        "explained": [
-            {"query": query.text, "label": query.label, "demonstrations": found.explain(at)}
-            for at, query in enumerate(queries)
-        ],
-        "queries": len(queries),
-        "prompts_run": found.n_run,
-        "quality": found.model.quality(),
-    }
-
-
-def _page(found: "Recommendation", n_held_out: int, top: int | None) -> Page:
-    return [
-        *model_page(found.model),
-        *_ranked_page(found.to_frame(), top),
-        *_doubts_page(found),
-        *_pairs_page(found.pairs.to_frame(top=MOST_PAIRS)),
-        title(f"Chosen prompt ({found.how})"),
-        Text(found.text.rstrip(), style="green"),
-        Text(""),
-        *_judged_page(found.judged.to_frame(), n_held_out, "score" if found.prompts.open else "accuracy"),
-        *_explained_page(found),
-    ]
-
-
-def _ranked_page(ranked: "pd.DataFrame", top: int | None) -> Page:
-    places = decimals(ranked["std"] if ranked["std"].notna().any() else ranked["score"])
-    rows: list[Row] = [
-        [row["name"], number(row["score"], places, signed=True), span(row["low"], row["high"], places, signed=True),
-         word(row["verdict"]), row["label"], _short(row["text"])]
-        for row in ranked.to_dict("records")
-    ]  # fmt: skip
-    columns = ["demonstration", "score", "90% interval", "verdict", "label", "text"]
-    return [
-        title("Demonstrations: the loss of prompts with it, less that of all (lower is better)"),
-        table(columns, both_ends(rows, top, how=HOW), left=["verdict", "label", "text"]),
-    ]
-
-
-def _pairs_page(pairs: "pd.DataFrame") -> Page:
-    heading = title("Strongest pairs")
-    if not pairs["score"].any():
-        return [heading, remark(NO_PAIRS)]
-    places = decimals(pairs["std"] if pairs["std"].notna().any() else pairs["score"])
-    rows: list[Row] = [
-        [f"{row['task_a']} + {row['task_b']}", number(row["score"], places, signed=True),
-         span(row["low"], row["high"], places, signed=True), word(row["verdict"])]
-        for row in pairs.to_dict("records")
-    ]  # fmt: skip
-    return [heading, table(["pair", "score", "90% interval", "verdict"], rows, left=["verdict"])]
-
-
-def _doubts_said(found: "Recommendation") -> str:
-    """A sentence on labels that the model doubts."""
-    if found.doubts is None:
-        return ""
-    agrees = f"asked after prompts of others, the model gives {share(found.doubts.agreement)} of them their own label"
-    if not found.doubts.knows:
-        return f"Labels could not be checked: {agrees}, which is no better than chance."
-    doubtful = found.doubts.doubtful
-    if not doubtful:
-        return f"No label is in doubt: {agrees}."
-    return f"Labels in doubt: {', '.join(doubtful)} ({agrees})."
-
-
-def _doubts_page(found: "Recommendation") -> Page:
-    if found.doubts is None:
-        return []
-    page: Page = [remark(_doubts_said(found))]
-    frame = found.doubts.to_frame()
-    texts = {demo.name: demo.text for demo in found.prompts.demos}
-    rows: list[Row] = [
-        [row["name"], row["label"], row["likelier"], number(row["margin"], 2, signed=True), _short(texts[row["name"]])]
-        for row in frame[frame["doubtful"]].to_dict("records")
-    ]
-    if rows:
-        columns = ["demonstration", "label", "rather", "log-odds of label", "text"]
-        page = [title("Labels in doubt"), table(columns, rows, left=["label", "rather", "text"]), *page]
-    return page
-
-
-def _explained_said(found: "Recommendation") -> str:
-    what = "likelihood per token of the answer, in logs" if found.prompts.open else "log-odds of the right label"
-    return f"score: change of the {what}, in the place of an average demonstration (estimated)"
-
-
-def _judged_page(judged: "pd.DataFrame", n_queries: int, score: str) -> Page:
-    rows: list[Row] = [
-        [row["prompt"], number(row["loss"], 3), share(row["accuracy"]), number(row["more_loss"], 3, signed=True),
-         span(row["low"], row["high"], 3, signed=True)]
-        for row in judged.to_dict("records")
-    ]  # fmt: skip
-    return [
-        title(f"Run on {n_queries} queries that were not used to choose"),
-        table(["prompt", "loss", score, "more loss", "95% interval"], rows),
-        remark("more loss: than the chosen prompt; the interval is over queries"),
-    ]
-
-
-def _explained_page(found: "Recommendation") -> Page:
-    page: Page = []
-    for at, query in enumerate(found.prompts.queries[:EXPLAINED]):
-        rows: list[Row] = [
-            [demo["demo"], number(demo["score"], 2, signed=True), demo["label"], _short(demo["text"])]
-            for demo in found.explain(at)
-        ]
-        page.append(title(f"For the query “{_short(query.text)}” ({query.label})"))
-        page.append(table(["demonstration", "score", "label", "text"], rows, left=["label", "text"]))
-    return [*page, remark(_explained_said(found))]
-
-
-def _short(text: str) -> str:
-    """A text in one line, shortened."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_LETTERS else f"{line[: MOST_LETTERS - 1]}…"
