@@ -44,7 +44,7 @@ from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import check_weighting, task_shares
-from whence.models.targets import by_target, single
+from whence.models.targets import single
 from whence.outcomes import Outcomes
 from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
@@ -246,7 +246,7 @@ class GradEx:
         for member, solution in zip(self.members, self.solutions(subsets), strict=True):
             for name, value in member.targets.values(solution.delta, self.metrics).items():
                 total[name] = total.get(name, 0) + value / len(self.members)
-        return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
+        return self.problem.outcomes(total)
 
     def surrogate(self, design: Designed, n: int | None = None, *, seed: int = 0) -> Model:
         """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design, without training.

@@ -41,7 +41,7 @@ from whence.models.problem import State
 from whence.models.recipe import Recipe, Weighting
 from whence.models.sampling import check_weighting, draw_batches, task_shares
 from whence.models.stack import Stack, side_by_side, unstacked
-from whence.models.targets import by_target, joined, single
+from whence.models.targets import joined, single
 from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -220,11 +220,8 @@ class Merged(ABC):
         return Examples(*tasks.rows(index), tasks.owner[index], tasks.names)
 
     def _outcomes(self, rows: Floats, scale: Scale) -> dict[str, Floats]:
-        targets, metrics = self.problem.targets, self.problem.metrics
-
         def some(part: slice) -> dict[str, Floats]:
-            values = self.evaluate(rows[part], scale, targets, metrics)
-            return by_target(values, targets, metrics, per_query=self.problem.per_query)
+            return self.problem.outcomes(self.evaluate(rows[part], scale, self.problem.targets, self.problem.metrics))
 
         return joined(self._chunks.run(len(rows), some))
 

@@ -21,7 +21,7 @@ from whence.errors import InputError, counted, did_you_mean
 from whence.estimators.subsets import as_seeds, as_subset, as_subsets
 from whence.icl.language import LanguageModel
 from whence.icl.prompts import Prompts, Tokens
-from whence.models.targets import LOWER_IS_BETTER, single
+from whence.models.targets import single
 from whence.progress import track
 
 Order = Literal["listed", "random"]
@@ -86,7 +86,7 @@ class PromptOutcomes(ABC):
         self.per_query, self.order = per_query, order
         self.task_names = prompts.names
         columns = [f"[{query}]" for query in range(len(prompts.queries))] if per_query else [""]
-        up = [metric for metric in self.metrics if metric not in LOWER_IS_BETTER]
+        up = [metric for metric in self.metrics if metric != "loss"]
         self.maximize = tuple(f"{metric}{column}" for metric in up for column in columns)
 
     @cached_property

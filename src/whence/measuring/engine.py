@@ -1,17 +1,18 @@
 """The contract of engines, and the table of them: who measures rows, and where.
 
 An engine is made from an outcome function, the task names and a `Workers`, and returns the results of jobs. To add one,
-write a class with the three methods of `Engine`, and add a line to `ENGINES` and to the conformance table of the tests.
+write an `Engine`, and add a line to `ENGINES` and to the conformance table of the tests.
 """
 
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
@@ -29,25 +30,25 @@ ENGINES = {
 }
 
 
-class Engine(Protocol):
+class Engine(AbstractContextManager["Engine"]):
     """Measures rows.
 
     If a row raises, hangs or ends its process, only that row fails. Every job is answered exactly once, in any order.
     Values depend only on the subset and the seed of the job.
     """
 
+    @abstractmethod
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
         """Results of the jobs, in lists of jobs that finished together.
 
         If ``todo`` is a deque, jobs are taken from it, and its owner may add more between results.
         """
-        ...
 
-    def __enter__(self) -> Engine: ...
+    def close(self) -> None:
+        """End everything that was started and still runs."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End everything that it started."""
-        ...
+        self.close()
 
 
 @dataclass(frozen=True)

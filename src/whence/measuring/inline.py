@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whence.errors import brief
 from whence.measuring.batches import growing
+from whence.measuring.engine import Engine, Workers
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result, as_queue, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch, texts_of
 from whence.outcomes.subset import Subset
 
-if TYPE_CHECKING:
-    from whence.measuring.engine import Workers
 
-
-class InlineEngine:
+class InlineEngine(Engine):
     """Engine that is this process.
 
     >>> class Sizes(OutcomeFn):
@@ -34,14 +30,7 @@ class InlineEngine:
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers | None = None) -> None:
         self._outcome_fn, self._task_names = outcome_fn, task_names
 
-    def __enter__(self) -> InlineEngine:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """There is nothing to end."""
-
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, each as it comes or a batch at a time."""
         waiting = as_queue(todo)
         while waiting and self._outcome_fn.batch is not None:
             jobs = [waiting.popleft() for _ in range(len(waiting))]

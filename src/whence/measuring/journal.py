@@ -163,7 +163,6 @@ class Journal(Books):
             raise
 
     def book(self, results: Sequence[Result]) -> list[Result]:
-        """Make results durable, then book them."""
         with _in_words(self.folder):
             targets = self.ledger.targets
             found = super().book(results)
@@ -171,7 +170,6 @@ class Journal(Books):
         return found
 
     def keep(self, results: Sequence[Result]) -> None:
-        """Add results to the journal, and wait until they are on disk."""
         lines = []
         for job, reply in results:
             record: dict[str, object] = {"row": job.row, "replicate": job.replicate}
@@ -187,7 +185,6 @@ class Journal(Books):
         self._append(b"".join(lines))
 
     def extend(self, plan: Plan) -> None:
-        """Write the longer plan to disk, then use it."""
         with _in_words(self.folder):
             _write_plan(self.folder, plan)
         super().extend(plan)
@@ -205,7 +202,6 @@ class Journal(Books):
                 _write_plan(self.folder, replace(plan, fingerprint=plan.fingerprint | varies))
 
     def forget_directions(self) -> None:
-        """Write the plan without directions."""
         _write_plan(self.folder, replace(self.ledger.plan, maximize=()))
 
     def _tidy_reports(self, results: Sequence[Result], *, all_of_them: bool) -> None:

@@ -167,24 +167,19 @@ class _Elsewhere(Optimizer):
 
     @property
     def copies(self) -> int:  # type: ignore[override]
-        """Numbers per parameter: those of the other, and where the model stands."""
-        return self.stepper.copies + 2
+        return self.stepper.copies + 2  # and where the model stands
 
     @property
     def directions_per_point(self) -> int:  # type: ignore[override]
-        """As the other."""
         return self.stepper.directions_per_point
 
     def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of torch that takes the step."""
         return self.stepper.make(recipe, params)
 
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
-        """As the other."""
         return self.stepper.divisor(optimizer)
 
     def first_steps(self, gradients: Tensor) -> Tensor:
-        """As the other."""
         return self.stepper.first_steps(gradients)
 
 
@@ -259,7 +254,6 @@ class NSO(_Elsewhere):
 
     @property
     def passes(self) -> int:  # type: ignore[override]
-        """Backward passes of a step."""
         return 2 * self.pairs
 
     def gradients(

@@ -24,7 +24,6 @@ from whence.models.functional import plain_attention
 from whence.models.memory import Chunks, free_bytes
 from whence.models.metrics import Metric
 from whence.models.problem import Problem, State, as_problem
-from whence.models.targets import by_target
 
 Batched = bool | Literal["auto"]
 # Above this many trained parameters, a processor is faster with one model at a time, which stays in its cache.
@@ -102,9 +101,7 @@ class Stack:
 
     def outcomes(self, state: State) -> dict[str, Floats]:
         """Outcomes of stacked states by name, (m,) or (m, q_t)."""
-        problem = self.problem
-        values = self.evaluate(state, problem.targets, problem.metrics)
-        return by_target(values, problem.targets, problem.metrics, per_query=problem.per_query)
+        return self.problem.outcomes(self.evaluate(state, self.problem.targets, self.problem.metrics))
 
     def _obstacle(self, *, full_batches: bool) -> str:
         """Why models cannot run side by side, in training and in use; empty if they can."""
