@@ -355,7 +355,7 @@ def test_random_order_is_drawn_by_the_seed():
         (lambda m, p: Prompted(m, p).margins([[0.5]]), "places of its demonstrations"),
         (lambda m, p: Prompted(m, p)([0.5, 0, 0, 0, 0, 1]), "subsets must be 0 or 1"),
         (lambda m, p: AnchoredPrompts(m, p, anchors="men"), "must be a number, 'mean', or prompts"),
-        (lambda m, p: AnchoredPrompts(m, p, anchors=0), "must be at least 1. Got 0"),
+        (lambda m, p: AnchoredPrompts(m, p, anchors=0), "must be an integer of at least 1. Got 0"),
         (lambda m, p: AnchoredPrompts(m, p, anchors=[[0], [0, 1]]), "all of the same length"),
         (lambda m, p: AnchoredPrompts(m, p, anchors=[[0, 1]]).margins([[0]]), "have 2 demonstrations, so there are no"),
         (lambda m, p: AnchoredPrompts(m, p, outputs="logit"), "must be 'margin' or 'logits'. Got 'logit'"),

@@ -257,7 +257,7 @@ def test_half_precision_is_near_to_single_and_not_the_same():
         (lambda: Recipe(steps=1, batch_size=2, accumulate=3), "cannot be made in 3 passes"),
         (lambda: Recipe(steps=1, precision="float16"), "no precision 'float16'"),
         (lambda: SAM(rho=-1), "'rho' of SAM"),
-        (lambda: NSO(pairs=0), "'pairs' of NSO"),
+        (lambda: NSO(pairs=0), "'pairs' parameter of NSO"),
         (lambda: SAM(base="nso"), "'base' of SAM"),
     ],
 )

@@ -9,7 +9,8 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -89,6 +90,20 @@ class InputError(Message, ValueError):
 
 class DataWarning(Message, UserWarning):
     """The answer is right but the data deserve a look."""
+
+
+def whole_number(value: object, parameter: str, least: int = 1, *, of: str = "") -> int:
+    """The value, if it is an integer of at least ``least``; anything else is refused."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"must be an integer of at least {least}. Got {value!r} instead.", parameter=parameter, of=of)
+    return int(value)
+
+
+def check_choice(value: object, known: Sequence[str], parameter: str, *, of: str = "") -> None:
+    """Refuse a value that is not one of those known."""
+    if value not in known:
+        *others, last = map(repr, known)
+        raise InputError(f"must be {', '.join(others)} or {last}. Got {value!r} instead.", parameter=parameter, of=of)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -1,6 +1,7 @@
 """Verbs that ask a table of runs: each is a function from runs and its options to an `Answer`."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -227,9 +228,7 @@ def suggest(
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
         unit = np.median(runs.subsets.sum(1)) if runs.is_mixture else 1.0  # shares become percent if the file has those
-        whence.Outcomes(
-            (unit * found.subsets).round(6), empty, runs.task_names, runs.target_names, runs.maximize
-        ).write(output)
+        replace(runs, subsets=(unit * found.subsets).round(6), values=empty).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
     return _answer(model, {"by": found.by, "suggestions": _records(frame, targets)}, page)
 

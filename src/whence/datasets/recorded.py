@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,14 +86,7 @@ def record(
     FOLDER.mkdir(exist_ok=True)
     machine, date = machine or platform.machine(), date or time.strftime("%Y-%m-%d")
     provenance = {"source": title, "command": command, "machine": machine, "date": date}
-    kept = Outcomes(
-        runs.subsets,
-        runs.values.astype(np.float32).astype(np.float64),
-        task_names=runs.task_names,
-        target_names=runs.target_names,
-        maximize=runs.maximize,
-        provenance=provenance,
-    )
+    kept = replace(runs, values=runs.values.astype(np.float32).astype(np.float64), provenance=provenance)
     path = FOLDER / f"{name}.npz"
     kept.write(path)
     found = Recorded(title, command, machine, date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))

@@ -26,6 +26,7 @@ from sklearn.linear_model import LogisticRegression
 import whence
 from whence.answers.attribution import AGAINST, HURTS, TOGETHER, Attribution
 from whence.answers.selection import Selection
+from whence.arrays import Floats
 from whence.demo import gradex as demo_gradex
 from whence.display.layout import Page, Row, Terminal, command, remark, table, title, word
 from whence.display.numbers import number, span
@@ -34,7 +35,6 @@ from whence.evaluation import SizeOnly, residual_error
 from whence.outcomes.checks import places
 from whence.progress import track
 
-Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]  # images (n, 64), and whether each shows an odd digit (n,)
 
 EVEN, ODD, ANY = [0, 2, 4, 6, 8], [1, 3, 5, 7, 9], list(range(10))

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, did_you_mean
+from whence.errors import DataWarning, InputError, check_choice, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
@@ -42,8 +42,8 @@ from whence.measuring import measure
 from whence.measuring.plan import Designed
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
-from whence.models.recipe import Recipe
-from whence.models.sampling import check_weighting, task_shares
+from whence.models.recipe import CHOICES, Recipe
+from whence.models.sampling import task_shares
 from whence.models.targets import single
 from whence.outcomes import Outcomes
 from whence.surrogates.fit import fit
@@ -139,9 +139,8 @@ class GradEx:
         seed: int = 0,
         tol: float = 1e-7,
     ) -> None:
-        check_weighting(weighting)
-        if settings not in ("usual", "paper"):
-            raise InputError(f"The 'settings' of GradEx must be 'usual' or 'paper'. Got {settings!r} instead.")
+        check_choice(weighting, CHOICES["weighting"], "weighting")
+        check_choice(settings, ("usual", "paper"), "settings", of="GradEx")
         if settings == "paper":
             if weighting == "task":
                 raise InputError("With settings='paper' losses of all examples are added up: leave out 'weighting'.")

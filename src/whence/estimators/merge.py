@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import InputError, some_of
+from whence.errors import InputError, check_choice, some_of
 from whence.estimators.deltas import Delta, DeltaFolder, Training, Vectors, is_finite
 from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 Runs = Literal["alone", "left out"]
 Merge = Literal["weights", "outputs", "probabilities", "outcomes"]
-RUNS: tuple[Runs, ...] = ("alone", "left out")
 MERGES: tuple[Merge, ...] = ("weights", "outputs", "probabilities", "outcomes")
 BLOCK_NUMBERS = 2**26  # merged outputs at once
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
@@ -130,10 +129,7 @@ class TaskVectors(Merged):
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
-        if runs not in RUNS:
-            raise InputError(
-                f"The 'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got {runs!r} instead."
-            )
+        check_choice(runs, ("alone", "left out"), "runs", of="TaskVectors")
         if runs == "left out" and background:
             raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
         stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
@@ -181,10 +177,7 @@ class TaskVectors(Merged):
         return other
 
     def _checked_merge(self, merge: Merge) -> Merge:
-        if merge not in MERGES:
-            raise InputError(
-                f"The 'merge' parameter of TaskVectors must be one of {', '.join(MERGES)}. Got {merge!r} instead."
-            )
+        check_choice(merge, MERGES, "merge", of="TaskVectors")
         if merge != "weights" and isinstance(self._scale, Mapping):
             raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":
@@ -202,8 +195,7 @@ class TaskVectors(Merged):
             raise InputError(
                 f"The metric {whole[0]!r} is one number for many queries, and cannot be merged: merge outputs instead."
             )
-        chosen: Merge = merge
-        return chosen
+        return merge
 
     @property
     def scales(self) -> tuple[float, ...]:

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, some_of
+from whence.errors import DataWarning, InputError, check_choice, some_of
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
 from whence.estimators.digests import problem_digests
@@ -38,8 +38,8 @@ from whence.models.functional import ModelFn
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.models.metrics import Metric
 from whence.models.problem import State
-from whence.models.recipe import Recipe, Weighting
-from whence.models.sampling import check_weighting, draw_batches, task_shares
+from whence.models.recipe import CHOICES, Recipe, Weighting
+from whence.models.sampling import draw_batches, task_shares
 from whence.models.stack import Stack, side_by_side, unstacked
 from whence.models.targets import joined, single
 from whence.outcomes import Outcomes
@@ -71,7 +71,7 @@ class Merged(ABC):
     whole_runs: bool  # whether vectors are of whole runs: adapters are merged as products, statistics renewed
 
     def __init__(self, stack: Stack, *, weighting: Weighting, scale: Scale | None, seed: int) -> None:
-        check_weighting(weighting)
+        check_choice(weighting, CHOICES["weighting"], "weighting")
         self.stack, self.problem, self.weighting, self.seed = stack, stack.problem, weighting, seed
         self._scale = None if scale is None else self._checked(scale)
         problem = self.problem

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError
+from whence.errors import InputError, check_choice, whole_number
 from whence.gradients.factored import Kronecker
 from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
@@ -106,8 +106,8 @@ class Features:
     store: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.examples is not None and self.examples < 1:
-            raise InputError(f"The 'examples' parameter of Features must be 1 or more. Got {self.examples} instead.")
+        if self.examples is not None:
+            whole_number(self.examples, "examples", of="Features")
 
 
 ROWS = 256  # examples per pass, and in a block of a store
@@ -134,8 +134,7 @@ def linearize(
     linearised, a single output whose logistic loss is the cross-entropy. For ``route``, ``precision`` and ``store`` see
     `Features`; Kronecker directions need the factored route, and it needs them. ``what`` names the examples.
     """
-    if of not in ("outputs", "margin"):
-        raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")
+    check_choice(of, ("outputs", "margin"), "of")
     check_rank(projection.rank, params)
     with passes(params, precision):
         width = n_outputs(output_fn, params, examples, of, what)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, check_choice, did_you_mean
 from whence.gradients.factored import LINEAR, Kronecker, Layers, Readout, by_feature, patches, positions_of
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
@@ -91,8 +91,7 @@ def cheapest_projection(
 @contextmanager
 def passes(params: Params, precision: str) -> Iterator[None]:
     """Set up forward passes: no autograd graph, attention that can be differentiated forward, and the precision."""
-    if precision not in ("float32", "bfloat16"):
-        raise InputError(f"The 'precision' must be 'float32' or 'bfloat16'. Got {precision!r}.")
+    check_choice(precision, ("float32", "bfloat16"), "precision")
     device = next(iter(params.values())).device.type
     lower: AbstractContextManager[object] = nullcontext()
     if precision == "bfloat16":

@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import InputError, counted
+from whence.errors import InputError, check_choice, counted, whole_number
 from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, open_values, values_of
 from whence.icl.prompts import Prompts, Tokens
@@ -88,10 +88,7 @@ class AnchoredPrompts(PromptOutcomes):
         seed: int = 0,
     ) -> None:
         super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
-        if outputs not in ("margin", "logits"):
-            raise InputError(
-                f"must be 'margin' or 'logits'. Got {outputs!r} instead.", parameter="outputs", of="AnchoredPrompts"
-            )
+        check_choice(outputs, ("margin", "logits"), "outputs", of="AnchoredPrompts")
         if prompts.open and (outputs == "logits" or "accuracy" in self.metrics):
             raise InputError(
                 "Of open answers, only the loss can be estimated: give outputs='margin' and metrics='loss'."
@@ -113,9 +110,7 @@ class AnchoredPrompts(PromptOutcomes):
                 )
             return given
         if isinstance(given, int):
-            if given < 1:
-                raise InputError(f"must be at least 1. Got {given} instead.", parameter="anchors", of="AnchoredPrompts")
-            return given
+            return whole_number(given, "anchors", of="AnchoredPrompts")
         rows = [self._checked(row) for row in given]
         if not rows or len({len(row) for row in rows}) > 1 or not len(rows[0]):
             raise InputError("Anchors given as prompts must be at least one, and all of the same length.")

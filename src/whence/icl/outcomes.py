@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from whence.arrays import Floats
-from whence.errors import InputError, counted, did_you_mean
+from whence.errors import InputError, check_choice, counted, did_you_mean
 from whence.estimators.subsets import as_seeds, as_subset, as_subsets
 from whence.icl.language import LanguageModel
 from whence.icl.prompts import Prompts, Tokens
@@ -81,8 +81,7 @@ class PromptOutcomes(ABC):
         for metric in self.metrics:
             if metric not in METRICS:
                 raise InputError(f"There is no metric {metric!r}. {did_you_mean(metric, METRICS)}")
-        if order not in ("listed", "random"):
-            raise InputError(f"must be 'listed' or 'random'. Got {order!r} instead.", parameter="order")
+        check_choice(order, ("listed", "random"), "order")
         self.per_query, self.order = per_query, order
         self.task_names = prompts.names
         columns = [f"[{query}]" for query in range(len(prompts.queries))] if per_query else [""]

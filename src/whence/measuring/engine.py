@@ -16,7 +16,7 @@ from types import TracebackType
 
 import numpy as np
 
-from whence.errors import InputError, counted
+from whence.errors import InputError, check_choice, counted
 from whence.measuring.outcome_fn import OutcomeFn, check_signature
 from whence.measuring.plan import whole
 from whence.outcomes.ledger import Result
@@ -65,9 +65,7 @@ class Workers:
 
     def check(self, outcome_fn: OutcomeFn, plan: Plan) -> None:
         """Refuse invalid settings before anything starts."""
-        if self.engine not in ENGINES:
-            named = ", ".join(map(repr, ENGINES))
-            raise InputError(f"must be one of {named}. Got {self.engine!r} instead.", parameter="engine", of="measure")
+        check_choice(self.engine, list(ENGINES), "engine", of="measure")
         if self.jobs != -1:
             whole(self.jobs, "jobs", 1)
         whole(self.threads, "threads", 1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from whence.outcomes.sizes import free_memory
 
 Part = TypeVar("Part")
 MOST_AT_ONCE = 256  # models; more gain little, and each batch of a measurement is lost as a whole
@@ -24,12 +26,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + unused))
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            kilobytes = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-        return int(SHARE["cpu"] * 1024 * kilobytes)
-    except (OSError, StopIteration):  # not Linux
-        return int(SHARE["cpu"] * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return int(SHARE["cpu"] * min(free_memory(), sys.maxsize))
 
 
 def bytes_for_backward(forward: Callable[[], Tensor]) -> int:

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, did_you_mean, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -249,8 +249,7 @@ class NSO(_Elsewhere):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_not_negative("sigma", "NSO", self.sigma)
-        if isinstance(self.pairs, bool) or not isinstance(self.pairs, int) or self.pairs < 1:
-            raise InputError(f"The 'pairs' of NSO must be a whole number, 1 or more. Got {self.pairs!r}.")
+        whole_number(self.pairs, "pairs", of="NSO")
 
     @property
     def passes(self) -> int:  # type: ignore[override]

@@ -12,17 +12,11 @@ from typing import Literal
 import numpy as np
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError
-from whence.models.recipe import Recipe
+from whence.errors import check_choice
+from whence.models.recipe import CHOICES, Recipe
 
 Draws = Literal["own", "shared", "reweighted"]
 DRAWS_AT_ONCE = 1 << 20
-
-
-def check_weighting(weighting: str) -> None:
-    """Refuse an unknown weighting."""
-    if weighting not in ("sample", "task"):
-        raise InputError(f"The 'weighting' parameter must be 'sample' or 'task'. Got {weighting!r} instead.")
 
 
 def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
@@ -35,7 +29,7 @@ def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "sample")
     array([[0.2, 0.2]])
     """
-    check_weighting(weighting)
+    check_choice(weighting, CHOICES["weighting"], "weighting")
     per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
     total = (per_example * sizes).sum(axis=1, keepdims=True)
     shares: Floats = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)

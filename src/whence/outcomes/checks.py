@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from whence.arrays import Floats as Floats
 from whence.errors import InputError, did_you_mean, some_of
 
-Floats = NDArray[np.float64]
 Directions = bool | str | Iterable[str] | Iterable[bool]
 
 # Control characters, half surrogates and byte-order marks do not survive a text file.

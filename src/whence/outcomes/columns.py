@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, check_choice, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
 from whence.outcomes.layouts import one_row_per_run, turned, widened
@@ -22,8 +22,6 @@ from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_s
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
 from whence.outcomes.values import Column
-
-MISSING = ("drop", "zero")
 
 
 class Wanted(NamedTuple):
@@ -76,8 +74,8 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
     """Arguments of `Outcomes` from the cells of a sheet."""
     sheet = turned(sheet, wanted.outcomes)
     check_header(sheet.names)
-    if wanted.missing not in (None, *MISSING):
-        raise InputError(f"must be 'drop' or 'zero'. Got {wanted.missing!r} instead.", parameter="missing")
+    if wanted.missing is not None:
+        check_choice(wanted.missing, ("drop", "zero"), "missing")
     sheet = one_row_per_run(sheet, wanted.outcomes)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]

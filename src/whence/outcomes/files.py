@@ -14,6 +14,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -182,14 +183,8 @@ def _stacked(parts: Sequence[Outcomes], paths: Sequence[Path]) -> Outcomes:
         return first
     frames = [part.to_frame() for part in parts]
     rows = np.vstack([frame[list(frames[0].columns)] for frame in frames])
-    return Outcomes(
-        rows[:, : first.n_tasks],
-        rows[:, first.n_tasks :],
-        first.task_names,
-        first.target_names,
-        first.maximize,
-        {"source": ", ".join(map(str, paths))},
-    )
+    source = {"source": ", ".join(map(str, paths))}
+    return replace(first, subsets=rows[:, : first.n_tasks], values=rows[:, first.n_tasks :], provenance=source)
 
 
 def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
@@ -234,10 +229,11 @@ def _read_npz(path: Path) -> Found:
         raise InputError("this is not an npz file (a zip archive of arrays), or it is cut short.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            held = archive.files
-            keys = {field: next((key for key in known if key in held), None) for field, known in _KEYS.items()}
-            arrays = {field: archive[key] for field, key in keys.items() if key is not None}
-            _check_sum(archive)
+            held = {name: archive[name] for name in archive.files}
+        if "checksum" in held and str(held.pop("checksum")) != _checksum(held):  # that of others has none
+            raise ValueError("its checksum does not match its contents")
+        keys = {field: next((key for key in known if key in held), None) for field, known in _KEYS.items()}
+        arrays: dict[str, Any] = {field: held[key] for field, key in keys.items() if key is not None}
         for field, kind in (("task_names", str), ("target_names", str), ("maximize", bool)):
             arrays[field] = arrays[field].astype(kind).ravel().tolist() if field in arrays else None
         provenance = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else None
@@ -278,13 +274,6 @@ def _checksum(arrays: Mapping[str, Any]) -> str:
         array = np.ascontiguousarray(arrays[name])
         found = zlib.crc32(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes(), found)
     return f"{found:08x}"
-
-
-def _check_sum(archive: Any) -> None:
-    """Refuse an archive that whence wrote and that was changed since; others have no checksum."""
-    arrays = {name: archive[name] for name in archive.files}
-    if "checksum" in arrays and str(arrays.pop("checksum")) != _checksum(arrays):
-        raise ValueError("its checksum does not match its contents")
 
 
 # ---- run folders -----------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from whence.arrays import Floats
+
 # Totals of a mixture in shares or in percent, and how far rounded weights may be from them.
 TOTALS, ROUNDED = (1.0, 100.0), 0.03
 # How far the totals of runs may differ and still count as one, where they are neither.

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError, brief, did_you_mean
+from whence.errors import InputError, brief, did_you_mean, whole_number
 
 if TYPE_CHECKING:
     from gymnasium import Env, Space
@@ -86,8 +86,7 @@ def rollout(
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 
-    if episodes < 1:
-        raise InputError(f"must be 1 or more. Got {episodes} instead.", parameter="episodes", of="rollout")
+    whole_number(episodes, "episodes", of="rollout")
     act, make = acting(policy), maker(env, str(env))
     n = min(episodes, copies or 20)
     made = (AsyncVectorEnv if processes else SyncVectorEnv)([lambda: TimeLimit(make(), max_steps)] * n)
