@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from browser import inflated, inflated_text
 from whence.answers.attribution import Attribution
 from whence.answers.rules import RULES
 from whence.answers.suggestion import ALL_MEASURED
@@ -29,7 +30,7 @@ from whence.display.report.answer import (
 )
 from whence.display.report.export import exported
 from whence.display.report.findings import _pairs, _total
-from whence.display.report.packing import inflated, inflated_text, pack, pack_shown
+from whence.display.report.packing import deflated, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fused import FusedSurrogate
@@ -86,6 +87,10 @@ def text_of(phrases):
 
 
 @pytest.mark.parametrize("kind", ["f64", "f32", "u32", "u8", "bits"])
+def test_a_deflated_document_is_read_back_with_null_for_nan():
+    assert inflated(deflated({"lds": [0.5, float("nan")]})) == {"lds": [0.5, None]}
+
+
 def test_packed_arrays_come_back(kind):
     rng = np.random.default_rng(0)
     values = rng.integers(0, 2, (3, 7)) if kind == "bits" else rng.integers(0, 200, (3, 7))

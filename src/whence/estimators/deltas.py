@@ -207,16 +207,11 @@ def is_finite(delta: Delta) -> bool:
     return all(bool(value.isfinite().all()) for value in delta.values())
 
 
-class Training:
-    """Outcome function that trains the vector of a task, and returns its length."""
-
-    def __init__(self, vectors: TaskVectors) -> None:
-        self.vectors = vectors
-
-    def __call__(self, subset: Floats, seed: int) -> dict[str, float]:
-        task = int(np.argmax(subset))
-        (delta,) = self.vectors.trained_alone([task])
-        if not is_finite(delta):
-            raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
-        self.vectors.folder().save(self.vectors.task_names[task], delta)
-        return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}
+def train_vector(vectors: TaskVectors, subset: Floats, seed: int) -> dict[str, float]:
+    """Train and save the vector of the only task of a subset, and return its length."""
+    task = int(np.argmax(subset))
+    (delta,) = vectors.trained_alone([task])
+    if not is_finite(delta):
+        raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
+    vectors.folder().save(vectors.task_names[task], delta)
+    return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}

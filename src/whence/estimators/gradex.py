@@ -271,13 +271,11 @@ class GradEx:
         share = self._share([tasks for tasks, _ in linear])
         return [Member(tasks, targets, share * mean_square(tasks)) for tasks, targets in linear]
 
-    def tuned(
-        self, truth: Outcomes, *, factors: Iterable[float] = (10, 1, 0.1, 0.01), ranks: Iterable[int] | None = None
-    ) -> GradEx:
+    def tuned(self, truth: Outcomes, *, factors: Iterable[float] = (10, 1, 0.1, 0.01)) -> GradEx:
         """The same estimator with the penalty, rank and points that agree best with a few true runs.
 
-        No gradient is computed again: a lower rank uses the first directions of a higher one, and the existing points
-        are tried one by one and all together. ``tried`` of the result lists all settings.
+        No gradient is computed again: a quarter of the rank uses the first of random directions, and the existing
+        points are tried one by one and all together. ``tried`` of the result lists all settings.
 
         Parameters
         ----------
@@ -285,18 +283,13 @@ class GradEx:
             True outcomes of a handful of subsets, with the names that this estimator gives.
         factors : iterable of float
             Factors for the penalty.
-        ranks : iterable of int, optional
-            By default the current rank, and a quarter of it if directions are random.
         """
         full = self.members[0].tasks.rank
-        whole = isinstance(self.projection(0), Identity)
-        wanted = sorted({full if whole else max(1, full // 4), full}) if ranks is None else list(ranks)
-        if whole and wanted != [full]:
-            raise InputError("All parameters are used as directions: for a lower rank, name a kind of projection.")
+        ranks = {full} if isinstance(self.projection(0), Identity) else {max(1, full // 4), full}
         choices = [tuple(range(len(self.points)))]
         choices += [(i,) for i in range(len(self.points))] if len(self.points) > 1 else []
         tried: list[tuple[Setting, GradEx]] = []
-        for rank, factor, points in product(wanted, factors, choices):
+        for rank, factor, points in product(sorted(ranks), factors, choices):
             other = self._with(rank, factor, points)
             found = agreement(aligned(other.batch(truth.subsets), truth), truth.values)
             tried.append((Setting(factor, rank, points, found), other))

@@ -20,7 +20,7 @@ import copy
 import math
 import os
 from collections.abc import Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -29,7 +29,7 @@ from torch import Tensor
 
 from whence.arrays import Floats
 from whence.errors import InputError, check_choice, some_of
-from whence.estimators.deltas import Delta, DeltaFolder, Training, Vectors, is_finite
+from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite, train_vector
 from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
 from whence.measuring import measure
@@ -328,7 +328,7 @@ class TaskVectors(Merged):
         folder = self.folder()
         missing = [k for k, name in enumerate(self.task_names) if folder.load(name, self._start) is None]
         if missing:
-            measure(Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
+            measure(partial(train_vector, self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
 
     @property
     def _apart(self) -> bool:

@@ -165,8 +165,8 @@ def linearize(
         elif n_processes() > 1:
             raise InputError("A store of features is written by one process: under torchrun, leave store= out.")
         else:
-            about = _about(output_fn, params, examples, projection, route, of, precision)
-            kept = Store(store, shape, batch_size, about)
+            about: dict[str, object] = {"route": route, "of": of, "precision": precision}
+            kept = Store(store, shape, batch_size, _identity(output_fn, params, examples, projection) | about)
             missing = [rows for rows in kept.blocks() if rows.start not in kept.done]
             for rows in track(missing, label):
                 kept.write(rows, *(part.cpu().numpy() for part in block(rows)))
@@ -230,30 +230,19 @@ def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what:
     return found
 
 
-def _about(
-    output_fn: OutputFn,
-    params: Params,
-    examples: Examples,
-    projection: Projection | Kronecker,
-    route: str,
-    of: str,
-    precision: str,
+def _identity(
+    output_fn: OutputFn, params: Params, examples: Examples, projection: Projection | Kronecker
 ) -> dict[str, object]:
-    """Return what identifies features, for the manifest of a store."""
+    """Return what identifies features, apart from settings, for the manifest of a store."""
     fixed = output_fn.fixed if isinstance(output_fn, ModelFn) else {}
     directions = getattr(projection, "directions", None)
-    told = f"Subspace {fingerprint(directions.values())}" if directions else str(projection)
-    device = next(iter(params.values())).device.type
     return {
         "model": fingerprint([*params.values(), *fixed.values()]),
         "parameters": sorted(params),
         "data": fingerprint([*tree_leaves(examples.inputs), examples.labels, examples.owner]),
         "groups": list(examples.names),
-        "projection": told,
-        "route": route,
-        "of": of,
-        "precision": precision,
-        "device": device,
+        "projection": f"Subspace {fingerprint(directions.values())}" if directions else str(projection),
+        "device": next(iter(params.values())).device.type,
     }
 
 

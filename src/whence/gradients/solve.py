@@ -14,7 +14,6 @@ squared loss the answer is a linear system per subset, put together from one Gra
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -82,12 +81,10 @@ def solve(
     start = torch.full_like(by_task[:1], 1 / n)  # all examples alike
     problems = (_Problem(linear, part, loss, l2) for part in track(parts, "solving subsets"))
     solutions = [_minimise(problem, start, tol, max_iter) for problem in problems]
+    certificates = ((part.objective, part.gradient_norm, part.gap, part.converged) for part in solutions)
     found = Solution(
-        delta=torch.cat([part.delta for part in solutions]),
-        objective=np.concatenate([part.objective for part in solutions]),
-        gradient_norm=np.concatenate([part.gradient_norm for part in solutions]),
-        gap=np.concatenate([part.gap for part in solutions]),
-        converged=np.concatenate([part.converged for part in solutions]),
+        torch.cat([part.delta for part in solutions]),
+        *map(np.concatenate, zip(*certificates, strict=True)),
         n_iterations=max(part.n_iterations for part in solutions),
     )
     if not found.converged.all():
@@ -175,14 +172,11 @@ class _Problem:
         """Objective and its derivative by the length, both (m,), after a step of some length in a direction."""
         delta, moved = now.delta + length[:, None] * direction, now.moved + length[:, None, None] * change
         value, slope = self.l2 / 2 * delta.square().sum(dim=1), self.l2 * (delta * direction).sum(dim=1)
-        for rows in self._rows(len(moved)):
+        for rows in self.linear.examples.blocks(self.linear.block_size(len(moved))):
             losses, slopes = self._losses(rows, moved, now.by_task)
             value += losses
             slope += (slopes * change[:, rows]).flatten(1).sum(dim=1)
         return value, slope
-
-    def _rows(self, n_subsets: int) -> Iterator[slice]:
-        return self.linear.examples.blocks(self.linear.block_size(n_subsets))
 
     def _losses(self, rows: slice, moved: Tensor, by_task: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sum of the losses of a block, (m,), and their weighted slopes, (m, b, C)."""
@@ -206,16 +200,8 @@ class _Subsets:
 
     def only(self, keep: Tensor) -> _Subsets:
         """The same for some of them."""
-        return _Subsets(
-            self.row[keep],
-            self.by_task[keep],
-            self.delta[keep],
-            self.moved[keep],
-            self.gradient[keep],
-            self.value[keep],
-            [step[keep] for step in self.steps],
-            [change[keep] for change in self.changes],
-        )
+        held = {name: [one[keep] for one in v] if isinstance(v, list) else v[keep] for name, v in vars(self).items()}
+        return _Subsets(**held)
 
 
 def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:

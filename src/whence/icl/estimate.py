@@ -65,11 +65,6 @@ class AnchoredPrompts(PromptOutcomes):
         Width of a slot; longer demonstrations lose the first tokens of their text. That of the longest where not given.
     seed : int
         Of random anchors.
-
-    Attributes
-    ----------
-    task_names, maximize, provenance
-        As `whence.measure` reads them.
     """
 
     batch_size = 4096

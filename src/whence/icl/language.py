@@ -7,7 +7,6 @@ that the last place is that of the label word in all of them; padding is masked,
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib.util
 import inspect
 import os
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from whence.errors import InputError, brief, counted
+from whence.gradients.store import fingerprint
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
 
@@ -107,13 +107,9 @@ class LanguageModel:
         """Tokens of a text, without special ones."""
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def digest(self) -> bytes:
+    def digest(self) -> str:
         """What tells this model from others: every number of it."""
-        found = hashlib.blake2b(digest_size=32)
-        for name, value in self.model.state_dict().items():
-            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return found.digest()
+        return fingerprint(self.model.state_dict().values())
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Embeddings (…, d) of tokens."""

@@ -93,7 +93,7 @@ class PromptOutcomes(ABC):
         """What the values depend on, so that a run folder of other prompts or another model is refused."""
         return {
             "prompts": self.prompts.digest().hex(),
-            "model": self.model.digest().hex(),
+            "model": self.model.digest(),
             "metrics": ", ".join(self.metrics) + (" per query" if self.per_query else ""),
         }
 
@@ -180,11 +180,6 @@ class Prompted(PromptOutcomes):
     scorer : callable, optional
         ``scorer(generated, answer)`` judges the text that the model generates where answers are open: a number, higher
         being better. By default 1 where the two are the same, apart from space around them, else 0.
-
-    Attributes
-    ----------
-    task_names, maximize, provenance
-        As `whence.measure` reads them.
     """
 
     def __init__(

@@ -44,18 +44,7 @@ LOCK = ".lock"
 
 
 class Lock:
-    """Lock on a folder, held until it is closed.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lock = Lock(Path(folder))
-    ...     try:
-    ...         Lock(Path(folder))
-    ...     except InputError as error:
-    ...         print(str(error).startswith("another process is measuring here (process "))
-    ...     lock.close()
-    True
-    """
+    """Lock on a folder, held until it is closed."""
 
     def __init__(self, folder: Path) -> None:
         self._file = open_to_append(folder / LOCK)

@@ -37,7 +37,8 @@ class ModelFn:
 
     def as_given(self, params: Params, inputs: Inputs) -> Tensor:
         """Outputs in the shape that the model returns: (n,), (n, C) or with more axes."""
-        args, kwargs = _arguments(inputs)
+        several = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (several, {})
         return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
 
@@ -54,7 +55,8 @@ def functional(model: nn.Module, params: Filter = None, *, training: bool = Fals
     (['weight'], torch.Size([5, 2]))
     """
     chosen = _chosen(model, params)
-    fixed = {name: tensor.detach() for name, tensor in _tensors(model) if name not in chosen}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    fixed = {name: tensor.detach() for name, tensor in tensors.items() if name not in chosen}
     return ModelFn(_without_weights(model).train(training), fixed), chosen
 
 
@@ -70,10 +72,6 @@ def as_outputs(returned: object) -> Tensor:
             f"'logits'. Got {found}: give a model that returns the outputs to attribute."
         )
     return outputs
-
-
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
 
 
 def _chosen(model: nn.Module, params: Filter) -> Params:
@@ -117,9 +115,3 @@ def plain_attention() -> Iterator[None]:
             yield
     finally:
         mha.set_fastpath_enabled(fast)
-
-
-def _arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}

@@ -87,13 +87,18 @@ def _descend(
     optimizer, normal = recipe.update.make(recipe, leaves), _normal(seeds, leaves, stacked=stacked)
     axis, chunks = int(stacked and recipe.batch_size is not None), Chunks(recipe.batch_size or len(problem.tasks))
 
+    def loss(batch: Batch, rows: slice) -> Tensor:
+        """What some rows of a batch add to the loss of a step."""
+        *data, weights = batch
+        some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), data)
+        return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
+
     def gradients(batch: Batch) -> None:
         once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are
 
         def backward() -> None:
-            for inputs, labels, weights in _parts(batch, recipe, axis):
-                loss = partial(_loss_of, losses, state, (inputs, labels), weights, axis)
-                _backward(loss, labels.shape[axis], leaves, chunks)
+            for part in _parts(batch, recipe, axis):
+                _backward(partial(loss, part), part[1].shape[axis], leaves, chunks)
             for value, kept in zip(buffers, once, strict=False):
                 value.copy_(kept)
             if recipe.update.passes > 1 and not once:
@@ -147,15 +152,6 @@ def _normal(seeds: list[int], leaves: list[Tensor], *, stacked: bool) -> Callabl
         return [part.view_as(leaf).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
 
     return draw
-
-
-def _loss_of(
-    losses: Callable[..., Tensor], state: State, batch: tuple[Inputs, Tensor], weights: Tensor | float, axis: int,
-    rows: slice,
-) -> Tensor:  # fmt: skip
-    """What some rows of a batch add to the loss of a step."""
-    some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch)
-    return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
 
 
 def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chunks: Chunks) -> None:

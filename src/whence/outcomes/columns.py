@@ -312,29 +312,31 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
 
 def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[str], problems: Problems) -> None:
     values = column.values
+
+    def add(at: int, what: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
+        problems.add(f"{places[at]}, column '{name}': {what}", fix, **named)
+
     if column.wrong:
         at, what = column.wrong[0]
-        what += f" ({len(column.wrong)} such cells)" if len(column.wrong) > 1 else ""
-        where = f"{places[at]}, column '{name}': {what}."
+        what += f" ({len(column.wrong)} such cells)." if len(column.wrong) > 1 else "."
         if is_outcome and not column.is_text:
-            count = "Count such outcomes as not measured with {missing}."
-            problems.add(f"{where} {count}", {"missing": "drop"}, missing="drop")
+            add(
+                at, f"{what} Count such outcomes as not measured with {{missing}}.", {"missing": "drop"}, missing="drop"
+            )
         else:
             leave = "If the column is neither a task nor an outcome, leave it out with {ignore}."
-            problems.add(f"{where} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
+            add(at, f"{what} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
     elif np.isinf(values).any():
-        at = int(np.flatnonzero(np.isinf(values))[0])
-        where = f"{places[at]}, column '{name}':"
+        at = int(np.isinf(values).argmax())
+        rule = f"must be finite. Got {values[at]} instead."
         if is_outcome:
-            rule = f"an outcome must be finite. Got {values[at]} instead. Count it as not measured with {{missing}}."
-            problems.add(f"{where} {rule}", {"missing": "drop"}, missing="drop")
+            fix = {"missing": "drop"}
+            add(at, f"an outcome {rule} Count it as not measured with {{missing}}.", fix, missing="drop")
         else:
-            problems.add(f"{where} a weight must be finite. Got {values[at]} instead.")
+            add(at, f"a weight {rule}")
     elif not is_outcome and (values < 0).any():
-        at = int(np.flatnonzero(values < 0)[0])
-        problems.add(
-            f"{places[at]}, column '{name}': a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]}
-        )
+        at = int((values < 0).argmax())
+        add(at, f"a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]})
 
 
 def _short(names: Sequence[str], outcomes: Sequence[str]) -> list[str]:

@@ -230,11 +230,9 @@ def _parquet(path: Path) -> Sheet:
 
 
 def _named(names: Iterable[Any]) -> list[str]:
-    return [_on_one_line(name) or f"Unnamed: {at}" for at, name in enumerate(names)]
-
-
-def _on_one_line(name: Any) -> str:
-    return "" if name is None else re.sub(r"\s*[\r\n]\s*", " ", str(name).strip())
+    """Names of columns, each on one line; those without one are numbered."""
+    found = ("" if name is None else re.sub(r"\s*[\r\n]\s*", " ", str(name).strip()) for name in names)
+    return [name or f"Unnamed: {at}" for at, name in enumerate(found)]
 
 
 def _counted_rows(count: int) -> list[str]:

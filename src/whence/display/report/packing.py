@@ -87,18 +87,3 @@ def deflated(document: Mapping[str, object]) -> str:
 def deflated_text(text: str) -> str:
     """Return deflated text, five characters for four bytes; ``inflated`` in ``load.js`` is its counterpart."""
     return base64.b85encode(zlib.compress(text.encode(), 9)).decode("ascii").replace("<", ",")
-
-
-def inflated(text: str) -> Document:
-    """Return the document again.
-
-    >>> inflated(deflated({"lds": [0.5, float("nan")]}))
-    {'lds': [0.5, None]}
-    """
-    found: Document = json.loads(inflated_text(text))
-    return found
-
-
-def inflated_text(text: str) -> str:
-    """Return the text again."""
-    return zlib.decompress(base64.b85decode(text.replace(",", "<"))).decode()
