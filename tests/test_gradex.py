@@ -373,7 +373,7 @@ def test_the_first_order_error_by_its_definition():
     )
     changed = linearization_error(given, after.state_dict(), relative_to="change")
     np.testing.assert_allclose(changed, error / (end - start).norm(dim=1), rtol=1e-4)
-    with pytest.raises(InputError, match="'relative_to' parameter .* must be 'outputs' or 'change'"):
+    with pytest.raises(InputError, match=r"'relative_to' parameter .* must be 'outputs' or 'change'"):
         linearization_error(given, after, relative_to="loss")
 
 

@@ -395,7 +395,7 @@ def test_a_start_that_does_not_fit_is_refused():
     tasks, target = data()
     with pytest.raises(InputError, match=r"init\(0\) returned has no parameter '0.weight'"):
         Retrain(Problem(make("mlp"), tasks, target), RECIPES["sgd"], init=lambda seed: {"weight": torch.zeros(2)})
-    with pytest.raises(InputError, match=r"must have shape \(3, 6\). Got \(3, 7\)"):
+    with pytest.raises(InputError, match=r"must have shape \(3, 6\), as in the model. Got \(3, 7\)"):
         Retrain(Problem(make("linear"), tasks, target), RECIPES["sgd"], init=lambda seed: nn.Linear(7, CLASSES))
 
 

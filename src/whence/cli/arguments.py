@@ -219,13 +219,7 @@ def numbers_of(given: Iterable[str] | None) -> dict[str, float]:
     >>> numbers_of(["a=2,b=0.5"])
     {'a': 2.0, 'b': 0.5}
     """
-    found = {}
-    for item in names_of(given):
-        name, _, text = item.rpartition("=")
-        if not (name and text):
-            raise InputError(f"'{item}' must be a task and a number, such as a=2.")
-        found[name.strip()] = _number(text, item)
-    return found
+    return {name: _number(text) for name, text in pairs_of(given, "a task and a number, such as a=2").items()}
 
 
 def bounds_of(given: Iterable[str] | None) -> dict[str, tuple[float, float]]:
@@ -234,23 +228,33 @@ def bounds_of(given: Iterable[str] | None) -> dict[str, tuple[float, float]]:
     >>> bounds_of(["web=0.1:0.5,code=:20%", "law=0.05:"])
     {'web': (0.1, 0.5), 'code': (0.0, 0.2), 'law': (0.05, 1.0)}
     """
-    found = {}
-    for item in names_of(given):
-        name, _, text = item.rpartition("=")
+    what, found = "a source with its least and most weight, such as web=0.1:0.5", {}
+    for name, text in pairs_of(given, what).items():
         low, colon, high = text.partition(":")
-        if not name or not colon:
-            raise InputError(f"'{item}' must be a source with its least and most weight, such as web=0.1:0.5.")
-        found[name.strip()] = (_number(low, item) if low.strip() else 0.0, _number(high, item) if high.strip() else 1.0)
+        if not colon:
+            raise InputError(f"'{name}={text}' must be {what}.")
+        found[name] = (_number(low) if low.strip() else 0.0, _number(high) if high.strip() else 1.0)
     return found
 
 
-def _number(text: str, item: str) -> float:
+def pairs_of(given: Iterable[str] | None, what: str) -> dict[str, str]:
+    """Return what stands behind the equals signs of an option, by name; ``what`` it must be is said in errors."""
+    found = {}
+    for item in names_of(given):
+        name, _, text = item.rpartition("=")
+        if not (name and text):
+            raise InputError(f"'{item}' must be {what}.")
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _number(text: str) -> float:
     """Number of a text, also one such as 20% or 40B."""
     from whence.outcomes.values import as_column
 
     column = as_column([text])
     if column.wrong or column.is_empty:
-        raise InputError(f"'{item}' must be a task and a number, such as a=2.")
+        raise InputError(f"'{text}' must be a number, such as 0.5, 20% or 40B.")
     return float(column.values[0])
 
 

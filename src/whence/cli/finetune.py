@@ -12,7 +12,7 @@ from whence.cli import arguments as args
 from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, Row, remark, table, title
 from whence.display.numbers import decimals, number, share, span
-from whence.display.pages import attribution_page, interactions_page, model_page, selection_page
+from whence.display.pages import attribution_page, model_page, selection_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _document(found: "Finetuned", prepared: "Prepared", leaks: "list[Leak]") -> 
 
 def _page(found: "Finetuned", top: int | None) -> Page:
     targets, chosen, model = found.model.target_names, found.chosen, found.model
-    pairs = [] if found.pairs is None else interactions_page(found.pairs, [found.goal], top=MOST_PAIRS)
+    pairs = [] if found.pairs is None else attribution_page(found.pairs, [found.goal], top=MOST_PAIRS)
     return [
         *attribution_page(found.attribution, targets, top=top),
         *pairs,

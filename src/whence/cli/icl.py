@@ -116,7 +116,8 @@ def icl(
         written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
     opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
     prompts = whence.icl.Prompts.of(
-        language.encode, candidates, asked, template=written, words=_words(words),
+        language.encode, candidates, asked, template=written,
+        words=args.pairs_of(words, "a label and its word, such as 1=positive") or None,
         start=[] if opened else language.start, open=open_answers,
     )  # fmt: skip
     found = whence.icl.recommend(
@@ -168,14 +169,3 @@ def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, o
             f"There are {len(labels)} different labels in {len(examples)} examples. If they are answers in free text, "
             "give --open; if they are classes, there must be more examples of each."
         )
-
-
-def _words(given: args.Names) -> dict[str, str] | None:
-    """Words of labels, as in ``0=negative,1=positive``."""
-    words = {}
-    for item in args.names_of(given):
-        label, equals, spoken = item.partition("=")
-        if not (label and equals and spoken):
-            raise InputError(f"'{item}' must be a label and its word, such as 1=positive.")
-        words[label.strip()] = spoken.strip()
-    return words or None

@@ -112,7 +112,7 @@ def interactions(
     model = asked.model(seed)
     found = whence.interactions(model, rule, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
-    return _answer(model, document, pages.interactions_page(found, targets, top=top))
+    return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
 
 def predict(

@@ -22,7 +22,7 @@ from whence.answers.selection import Selection
 from whence.answers.suggestion import Suggestions
 from whence.display import pages
 from whence.display.layout import Page, Row, both_ends, remark, table, title
-from whence.display.numbers import decimals, number, span
+from whence.display.numbers import decimals, number
 from whence.errors import counted
 from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
 from whence.outcomes import Outcomes
@@ -113,8 +113,8 @@ def _(model: Model) -> str:
 @html_of.register
 def _(found: Attribution) -> str:
     """Return what each task does, a table per target or one of their mean."""
-    page = pages.attribution_page if found.order == 1 else pages.interactions_page
-    return page_html(page(found, found.target_names, top=None if found.order == 1 else TOP_PAIRS, how=HOW))
+    top = None if found.order == 1 else TOP_PAIRS
+    return page_html(pages.attribution_page(found, found.target_names, top=top, how=HOW))
 
 
 @html_of.register
@@ -178,11 +178,4 @@ def _(found: Score | Ceiling | LearningCurve) -> str:
 @html_of.register
 def _(found: Comparison) -> str:
     """Return the scores of every method, and by how much the first differs."""
-    first, *_ = found.methods
-    rows: list[Row] = []
-    for method, row in found.to_frame().iterrows():
-        mean, low, high = found.difference(first, str(method))
-        gap = "" if method == first else f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
-        rows.append([str(method), *pages.scores_of(row.to_dict()), gap])
-    columns = ["method", *pages.SCORES, f"{first} minus it"]
-    return page_html([table(columns, rows), *pages.legend()])
+    return page_html([pages.comparison_table(found), *pages.legend()])
