@@ -106,6 +106,14 @@ def check_choice(value: object, known: Sequence[str], parameter: str, *, of: str
         raise InputError(f"must be {', '.join(others)} or {last}. Got {value!r} instead.", parameter=parameter, of=of)
 
 
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None where none is close."""
+    # A transposed or mis-cased name is the usual slip, so capitals do not count against a match.
+    by_lower = {other.lower(): other for other in reversed(list(known))}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[found[0]] if found else None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Sentence that names the closest known name, or the known names where none is close.
 
@@ -115,10 +123,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     'There are: loss, acc.'
     """
     names = list(known)
-    # A transposed or mis-cased name is the usual slip, so capitals do not count against a match.
-    by_lower = {other.lower(): other for other in reversed(names)}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"Did you mean '{by_lower[close[0]]}'?" if close else f"There are: {some_of(names)}."
+    meant = closest(name, names)
+    return f"There are: {some_of(names)}." if meant is None else f"Did you mean '{meant}'?"
 
 
 def some_of(names: Iterable[str], limit: int = 8) -> str:

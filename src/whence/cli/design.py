@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
+from whence.cli.measure import drawn_by
 from whence.cli.shell import Answer
 from whence.display.layout import Page, command, remark, table
 from whence.errors import InputError, counted
@@ -47,7 +48,6 @@ def design(
 
     A row is a run and a column a task. Fill in a column of outcomes, and hand the file to whence fit.
     """
-    from whence.cli.measure import design_of
     from whence.designs import extended, with_bounds
     from whence.outcomes.cells import read_subsets
 
@@ -60,7 +60,7 @@ def design(
         raise InputError("There are no tasks. Name them, as in --tasks a,b,c, or --extend a file that has them.")
     if output is not None and extend is not None and output.exists() and output.samefile(extend):
         raise InputError(f"{output}: this is the file to extend itself. Write the new rows to another file.")
-    drawn = with_bounds(design_of(design, n, names), args.bounds_of(bounds), names)
+    drawn = with_bounds(drawn_by(design, n), args.bounds_of(bounds), names)
     known = None if earlier is None else earlier.to_numpy()
     subsets = extended(drawn, len(names), n, known=known, seed=seed)
     header, rows = [*names, *args.names_of(outcome)], _rows(subsets, len(args.names_of(outcome)))

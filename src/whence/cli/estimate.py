@@ -120,6 +120,7 @@ def _problem(text: str) -> Setup:
 
 def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Answer:
     from whence.ladder.probes import price_of_runs, probe
+    from whence.outcomes.sizes import size_in_words
 
     work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
@@ -134,7 +135,13 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Ans
         total = price.total(n)
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
-        cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
+        cells = [
+            _duration(price.once),
+            _duration(price.each),
+            _duration(total),
+            in_runs,
+            size_in_words(price.bytes) if price.bytes else "–",
+        ]
         expected = "" if name == "retrain" else _evidence(work.evidence(name))
         rows.append([name, *cells, expected, METHODS[name].trust, mark])
     mixes = _mixes(spent, work, budget)
@@ -215,12 +222,6 @@ def _duration(seconds: float) -> str:
     if seconds >= 3600:
         return f"{seconds / 3600:.2g} h"
     return f"{seconds / 60:.2g} min" if seconds >= 120 else f"{seconds:.2g} s"
-
-
-def _memory(value: float) -> str:
-    from whence.outcomes.sizes import size_in_words
-
-    return size_in_words(value) if value else "–"
 
 
 # ---- estimates -------------------------------------------------------------------------------------------

@@ -128,15 +128,21 @@ def measure(
 
 def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> "Design | pd.DataFrame":
     """Return the design of a text, or the subsets of a file."""
-    from whence.designs import parse_design
     from whence.outcomes.cells import read_subsets
 
     try:
-        found = parse_design(text)
+        return drawn_by(text, n)
     except InputError:
         if not Path(text).exists():
             raise
         return read_subsets(text, tasks)
+
+
+def drawn_by(text: str, n: int | None) -> "Design":
+    """Return the design of a text, which must say how many subsets are wanted unless it lists them."""
+    from whence.designs import parse_design
+
+    found = parse_design(text)
     if n is None and (":" in text or text.startswith("dirichlet")):
         raise InputError(f"The design {text} can draw any number of subsets: say how many, as in {{n}}.", n=100)
     return found

@@ -118,7 +118,13 @@ def search(
     except KeyboardInterrupt:
         print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
         raise
-    return Answer(_document(answer), _page(answer, str(output)))
+    where = shlex.quote(str(output))
+    more: Page = [
+        remark("next: see the whole report, or ask another question"),
+        command(f"  {where}/report.html"),
+        command(f"  whence attribute {where}"),
+    ]
+    return Answer(_document(answer), answer.page() + more)
 
 
 def _problem_of(found: object) -> Any:
@@ -152,10 +158,3 @@ def _document(found: "SearchResult") -> dict[str, object]:
         "runs": frame.to_dict("records"),
         "effects": None if found.attribution is None else found.attribution.to_frame().to_dict("records"),
     }
-
-
-def _page(found: "SearchResult", folder: str) -> Page:
-    where = shlex.quote(folder)
-    more = [remark("next: see the whole report, or ask another question"), command(f"  {where}/report.html"),
-            command(f"  whence attribute {where}")]  # fmt: skip
-    return [*found.page(), *more]

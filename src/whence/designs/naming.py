@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,7 +48,7 @@ def parse_design(text: str) -> Design:
 
 
 def extended(
-    design: Any, n_tasks: int, n: int | None = None, *, known: NDArray[np.float64] | None = None, seed: int = 0
+    design: Design, n_tasks: int, n: int | None = None, *, known: NDArray[np.float64] | None = None, seed: int = 0
 ) -> NDArray[np.float64]:
     """Subsets of a design, ``n`` of them, that are not among those already known.
 

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -117,9 +117,15 @@ class DeltaFolder:
         self.path = Path(path)
         about = {"format": FORMAT, **about}
         manifest = self.path / "manifest.json"
-        found = self._read(manifest)
+        found = read_document(manifest) if manifest.exists() else None
+        if found is None and self.path.is_dir():
+            refuse_occupied(self.path, lambda name: False, "task vectors")
         if found is not None:
-            self._compare(found, about, tasks)
+            both = [name for name in tasks if name in found["tasks"]]
+            was = {f"examples of {name}": found["tasks"][name] for name in both}
+            was |= {name: value for name, value in found.items() if name != "tasks"}
+            now = {f"examples of {name}": tasks[name] for name in both} | about
+            refuse_other(f"The task vectors in {self.path} are", was, now)
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
                     f"The task vectors in {self.path} were trained with all tasks, and these differ: "
@@ -169,19 +175,6 @@ class DeltaFolder:
             kept = counted(len(list(self.path.glob("*.safetensors"))), "task vector")
             raise InputError(f"{reason}. The folder has {kept}, which will not be made again.") from error
         return DeltaFile(path)
-
-    def _read(self, manifest: Path) -> dict[str, Any] | None:
-        if manifest.exists():
-            return read_document(manifest)
-        if self.path.is_dir():
-            refuse_occupied(self.path, lambda name: False, "task vectors")
-        return None
-
-    def _compare(self, found: Mapping[str, Any], about: Mapping[str, object], tasks: Mapping[str, str]) -> None:
-        was = {name: value for name, value in found.items() if name != "tasks"}
-        examples = {f"examples of {name}": data for name, data in found["tasks"].items() if name in tasks}
-        now = {f"examples of {name}": data for name, data in tasks.items() if name in found["tasks"]}
-        refuse_other(f"The task vectors in {self.path} are", {**was, **examples}, {**about, **now})
 
 
 def checksum(delta: Delta) -> str:

@@ -50,8 +50,8 @@ class Retrain:
     --------
     >>> inputs = torch.eye(4)
     >>> tasks = {"zeros": (inputs[:2], torch.tensor([0, 0])), "ones": (inputs[2:], torch.tensor([1, 1]))}
-    >>> model = nn.Linear(4, 2, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
+    >>> model = torch.nn.Linear(4, 2, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
     >>> target = (inputs, torch.tensor([0, 0, 1, 1]))
     >>> outcome = Retrain(Problem(model, tasks, target, metrics="accuracy"), Recipe(steps=20, lr=0.1))
     >>> outcome([1, 1], seed=0)["accuracy"]

@@ -25,6 +25,7 @@ from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, open_values, values_of
 from whence.icl.prompts import Prompts, Tokens
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
+from whence.models.metrics import margin
 from whence.progress import track
 
 Outputs = Literal["margin", "logits"]
@@ -259,14 +260,8 @@ class AnchoredPrompts(PromptOutcomes):
         if prompts.open:
             lengths = torch.tensor([[len(ending)] for ending in endings], device=logits.device)
             return logits / lengths
-        return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[list(queries)])
-
-
-def _margins(logits: Tensor, answers: NDArray[np.intp]) -> Tensor:
-    """Margins (b, 1), with their gradients."""
-    right = torch.as_tensor(answers, device=logits.device)[:, None]
-    others = logits.scatter(1, right, -torch.inf)
-    return logits.gather(1, right) - others.logsumexp(1, keepdim=True)
+        answers = torch.as_tensor(prompts.answers[list(queries)], device=logits.device)
+        return logits if self.kind == "logits" else margin(logits, answers)[:, None]
 
 
 def align(demos: Sequence[Tokens], width: int | None = None) -> tuple[Tokens, NDArray[np.bool_]]:

@@ -140,7 +140,10 @@ class Journal(Books):
         for partial in folder.glob(f"{PARTIAL}*"):  # left by a run that was killed
             partial.unlink(missing_ok=True)
         _write_plan(folder, plan)
-        self._failures = _own_folder(folder / FAILURES)
+        self._failures = folder / FAILURES
+        if self._failures.is_symlink():
+            raise InputError(f"'{FAILURES}' is a symbolic link, which is not followed. Delete it.")
+        self._failures.mkdir(exist_ok=True)
         self._file = open_to_append(folder / ROWS)
         try:
             os.ftruncate(self._file, self._end)
@@ -267,14 +270,6 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: cannot be written ({why(error)}). Finished rows are kept: fix this, and run the same again."
         ) from error
-
-
-def _own_folder(path: Path) -> Path:
-    """The folder, created if needed; a symbolic link is refused."""
-    if path.is_symlink():
-        raise InputError(f"'{path.name}' is a symbolic link, which is not followed. Delete it.")
-    path.mkdir(exist_ok=True)
-    return path
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:

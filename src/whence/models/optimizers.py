@@ -10,20 +10,21 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
-
-import torch
-from torch import Tensor
 
 from whence.errors import InputError, did_you_mean, whole_number
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor
+
     from whence.models.recipe import Recipe
 
-Backward = Callable[[], None]
-Normal = Callable[[], list[Tensor]]
+    Backward = Callable[[], None]
+    Normal = Callable[[], list[Tensor]]
 
 
 class Optimizer(ABC):
@@ -88,9 +89,13 @@ class AdamW(Optimizer):
         _check_not_negative("eps", "AdamW", self.eps)
 
     def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.AdamW(params, betas=self.betas, eps=self.eps, **_shared(recipe, params))
 
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
+        import torch
+
         group = optimizer.param_groups[0]
         parts = []
         for leaf in group["params"]:
@@ -102,6 +107,8 @@ class AdamW(Optimizer):
         return torch.cat(parts)
 
     def first_steps(self, gradients: Tensor) -> Tensor:
+        import torch
+
         size = gradients.square().mean(0).sqrt()  # over tasks, as AdamW has it over batches
         # A parameter that no task moves stays where it is.
         return torch.where(size > 0, gradients / size.clamp_min(1e-30), 0.0)
@@ -129,6 +136,8 @@ class SGD(Optimizer):
             raise InputError("Nesterov's update needs momentum: give 'momentum' above 0, or nesterov=False.")
 
     def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
+        import torch
+
         return torch.optim.SGD(params, momentum=self.momentum, nesterov=self.nesterov, **_shared(recipe, params))
 
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
@@ -250,6 +259,8 @@ class NSO(_Elsewhere):
         self, backward: Backward, params: list[Tensor], *, stacked: bool = False, normal: Normal | None = None
     ) -> None:
         """Put the mean of the gradients at W ± U into ``.grad``."""
+        import torch
+
         for _ in range(self.pairs):
             drawn = [torch.randn_like(param) for param in params] if normal is None else normal()
             for sign in (1.0, -1.0):
@@ -277,6 +288,8 @@ def optimizer_named(given: str | Optimizer) -> Optimizer:
 
 def lengths(gradients: list[Tensor], *, stacked: bool) -> Tensor:
     """Length of all gradients together: of the only model, or of each of m, (m,)."""
+    import torch
+
     flat = [gradient.flatten(1) if stacked else gradient.flatten() for gradient in gradients]
     found: Tensor = torch.cat([part.norm(dim=-1, keepdim=True) for part in flat], dim=-1).norm(dim=-1)
     return found
@@ -289,12 +302,16 @@ def like(factor: Tensor, gradient: Tensor, *, stacked: bool) -> Tensor:
 
 def _taken(param: Tensor) -> Tensor:
     """The gradient of a parameter, which is then cleared."""
+    import torch
+
     gradient, param.grad = param.grad, None
     return torch.zeros_like(param) if gradient is None else gradient
 
 
 def _moved(backward: Backward, params: list[Tensor], moves: list[Tensor]) -> None:
     """Take the gradient at the moved parameters, and restore the parameters."""
+    import torch
+
     with torch.no_grad():
         places = [param.clone() for param in params]
         for param, move in zip(params, moves, strict=True):

@@ -111,7 +111,10 @@ class Problem:
             outputs = {what: self._tried(what) for what in ("tasks", "target")}
             self.shape = tuple(outputs["tasks"].shape[1:])
             self.loss = as_loss(loss, self.shape, self.tasks.labels)
-            self._check_labels(outputs)
+            for what, examples in (("tasks", self.tasks), ("target", self.targets)):
+                self.loss.check(outputs[what], examples.labels, what)
+                if isinstance(self.loss, CrossEntropy) and not isinstance(self.loss, NextToken):
+                    _refuse_inputs_as_labels(examples, self.loss.ignored)
             self.metrics = metrics_named(metrics, self.loss, self.targets.labels, self.shape)
             self.up = self._checked_directions(maximize)
             for own in self.metrics.values():
@@ -235,12 +238,6 @@ class Problem:
                 f"{counted(min(len(examples), TRIED), 'example')} of the {what}."
             )
         return outputs if outputs.ndim > 1 else outputs[:, None]
-
-    def _check_labels(self, outputs: dict[str, Tensor]) -> None:
-        for what, examples in (("tasks", self.tasks), ("target", self.targets)):
-            self.loss.check(outputs[what], examples.labels, what)
-            if isinstance(self.loss, CrossEntropy) and not isinstance(self.loss, NextToken):
-                _refuse_inputs_as_labels(examples, self.loss.ignored)
 
     def _checked_directions(self, maximize: Sequence[str] | None) -> tuple[str, ...]:
         """Names of the metrics for which higher is better."""

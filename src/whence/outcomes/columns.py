@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, check_choice, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, check_choice, closest, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
 from whence.outcomes.layouts import one_row_per_run, turned, widened
@@ -137,15 +137,11 @@ def _roles(wanted: Wanted, could_be: Wanted, problems: Problems) -> dict[str, st
         for asked in getattr(wanted, parameter) or ():
             found = find_names(asked, known)
             if not found:
-                hint = did_you_mean(asked, known)
-                instead = {asked: hint.split("'")[1]} if hint.startswith("Did") else {}
-                problems.add(
-                    f"column '{asked}' of {{{parameter}}} does not exist. {hint}",
-                    {"instead": instead},
-                    **{parameter: None},
-                )
-                for name in instead.values():  # what was meant is not a column of another kind
-                    role.setdefault(name, parameter)
+                meant = closest(asked, known)
+                said = f"column '{asked}' of {{{parameter}}} does not exist. {did_you_mean(asked, known)}"
+                problems.add(said, {"instead": {asked: meant} if meant else {}}, **{parameter: None})
+                if meant:  # it is not a column of another kind
+                    role.setdefault(meant, parameter)
             for name in found:
                 if name not in role:
                     role[name] = parameter

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 from whence.errors import InputError, brief, some_of
-from whence.outcomes.checks import Directions, as_names, as_table, find_names, listed
+from whence.outcomes.checks import Directions, Floats, as_names, as_table, find_names, listed
 from whence.outcomes.columns import Found, Wanted, choose, read_columns
 from whence.outcomes.layouts import together
 from whence.outcomes.runs import is_run, read_ledger
@@ -296,22 +296,19 @@ def _read_parquet(path: Path) -> Found:
     table = parquet_table(path)
     try:
         note = json.loads(table.schema.metadata[b"whence"])
-        _check_parquet(table, note)
+        told, columns = note.pop("checksum"), np.array([column.to_numpy() for column in table.columns])
+        if told != _note_checksum(note, table.column_names, columns):
+            raise ValueError("its checksum does not match its contents")
         if [*note["task_names"], *note["target_names"]] != [name.strip() for name in table.column_names]:
             raise ValueError("its columns are not those that whence wrote")
-        cells = np.column_stack([column.to_numpy() for column in table.columns]).astype(np.float64)
-        split = len(note["task_names"])
+        cells, split = columns.T.astype(np.float64), len(note["task_names"])
         return cast("Found", note | {"subsets": cells[:, :split], "values": cells[:, split:]})
     except Exception as error:  # it was changed after whence wrote it
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
 
 
-def _check_parquet(table: Any, note: dict[str, Any]) -> None:
-    """Refuse a file that was changed since whence wrote it."""
-    told = note.pop("checksum")
-    columns = np.array([column.to_numpy() for column in table.columns])
-    if told != _checksum({"note": np.array(json.dumps([note, table.column_names])), "columns": columns}):
-        raise ValueError("its checksum does not match its contents")
+def _note_checksum(note: dict[str, Any], names: Sequence[str], columns: Floats) -> str:
+    return _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
 
 
 def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
@@ -324,6 +321,6 @@ def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
     note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
     names = [*runs.task_names, *runs.target_names]
-    note["checksum"] = _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
+    note["checksum"] = _note_checksum(note, names, columns)
     table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
     pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, brief, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, some_of
 from whence.outcomes.checks import find_names, repeated
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
@@ -192,9 +192,10 @@ def _found(wanted: str, titles: Sequence[str]) -> list[str]:
     """Sheets that a name or a pattern stands for."""
     if found := find_names(wanted, titles):
         return found
-    hint = did_you_mean(wanted, titles)
-    fix = {"instead": {wanted: hint.split("'")[1]}} if hint.startswith("Did") else None
-    raise InputError(f"there is no sheet '{wanted}', as {{sheet}} says. {hint}", fix=fix, sheet=None)
+    meant = closest(wanted, titles)
+    fix = None if meant is None else {"instead": {wanted: meant}}
+    text = f"there is no sheet '{wanted}', as {{sheet}} says. {did_you_mean(wanted, titles)}"
+    raise InputError(text, fix=fix, sheet=None)
 
 
 def _region(table: Sequence[Sequence[Any]]) -> Region | None:
