@@ -10,6 +10,7 @@ import copy
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,14 @@ class InputError(Message, ValueError):
 
 class DataWarning(Message, UserWarning):
     """The answer is right but the data deserve a look."""
+
+
+def needed(module: str, why: str, extra: str) -> Any:
+    """Import an optional dependency; if it is missing, the error says ``why`` it is needed and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f'{why}: pip install "whence[{extra}]".') from error
 
 
 def whole_number(value: object, parameter: str, least: int = 1, *, of: str = "") -> int:

@@ -111,7 +111,7 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
 
 VERBS: dict[str, list[Callable[..., Answer]]] = {
     "Make the runs": [search, design, measure, estimate],
-    "How much do the runs tell?": [verbs.fit, evaluate, verbs.report, benchmark],
+    "What do the runs tell you?": [verbs.fit, evaluate, verbs.report, benchmark],
     "What do tasks do?": [verbs.attribute, verbs.interactions, verbs.predict],
     "What next?": [verbs.select, verbs.suggest],
     "All of it, for language models": [finetune, icl],

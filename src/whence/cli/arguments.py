@@ -39,7 +39,7 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE",
         show_default=False,
-        help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several are one table.",
+        help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several make one table.",
     ),
 ]
 ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Use a model saved by fit --save.")]
@@ -51,7 +51,8 @@ Task = Annotated[Names, _column("--task", "--tasks", help="Column that holds a t
 SubsetColumn = Annotated[str | None, _column("--subset-column", help="Column that lists the tasks, as web,code.")]
 SheetName = Annotated[str | None, _column("--sheet", help="Sheet of an Excel file.")]
 Missing = Annotated[
-    MissingWeights | None, typer.Option(help="Treat an empty weight as no run, or as zero.", rich_help_panel=COLUMNS)
+    MissingWeights | None,
+    typer.Option(help="What an empty weight means: drop the run, or zero.", rich_help_panel=COLUMNS),
 ]
 Estimates = Annotated[
     list[Path] | None,

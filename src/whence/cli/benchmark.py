@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MethodNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[METHOD]...",
+        metavar="METHOD",
         help="scikit-learn regressor, or outcome function for the data set of --data, as FILE.py:NAME; "
         "or one of: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only.",
         show_default=False,

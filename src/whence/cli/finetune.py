@@ -39,7 +39,7 @@ Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="T
 Folder = Annotated[
     Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
 ]
-More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More sources, as a shell expands them.")]
+More = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More sources, as a shell expands them.")]
 RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
 Tokens = Annotated[float | None, typer.Option(metavar="N", help="Choose sources of at most N tokens.", min=1)]
 Weights = Annotated[bool, typer.Option("--weights", help="Choose a weight for each source.")]

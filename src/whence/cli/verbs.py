@@ -89,7 +89,7 @@ def attribute(
     top: args.Top = None,
     seed: args.Seed = 0,
 ) -> Answer:
-    """Show what each task does: helps, hurts, or unclear."""
+    """Show which tasks help, which hurt, and which are unclear."""
     targets = _targets(asked.runs, target)
     args.check_rule(rule, asked.runs)
     model = asked.model(seed)

@@ -13,6 +13,7 @@ squared loss the answer is a linear system per subset, put together from one Gra
 
 from __future__ import annotations
 
+import copy
 import warnings
 from dataclasses import dataclass
 from functools import partial
@@ -82,11 +83,9 @@ def solve(
     problems = (_Problem(linear, part, loss, l2) for part in track(parts, "solving subsets"))
     solutions = [_minimise(problem, start, tol, max_iter) for problem in problems]
     certificates = ((part.objective, part.gradient_norm, part.gap, part.converged) for part in solutions)
-    found = Solution(
-        torch.cat([part.delta for part in solutions]),
-        *map(np.concatenate, zip(*certificates, strict=True)),
-        n_iterations=max(part.n_iterations for part in solutions),
-    )
+    objective, norm, gap, converged = (np.concatenate(parts) for parts in zip(*certificates, strict=True))
+    delta = torch.cat([part.delta for part in solutions])
+    found = Solution(delta, objective, norm, gap, converged, max(part.n_iterations for part in solutions))
     if not found.converged.all():
         rows = np.flatnonzero(~found.converged)
         warnings.warn(
@@ -200,8 +199,10 @@ class _Subsets:
 
     def only(self, keep: Tensor) -> _Subsets:
         """The same for some of them."""
-        held = {name: [one[keep] for one in v] if isinstance(v, list) else v[keep] for name, v in vars(self).items()}
-        return _Subsets(**held)
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(found, name, [one[keep] for one in value] if isinstance(value, list) else value[keep])
+        return found
 
 
 def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.errors import InputError, brief, counted
+from whence.errors import InputError, brief, counted, needed
 from whence.gradients.store import fingerprint
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
@@ -276,11 +276,7 @@ def import_transformers() -> Any:
             importlib.import_module("torchvision")
         except Exception:
             sys.modules["torchvision"] = None  # type: ignore[assignment]
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError('Language models need transformers: pip install "whence[hf]".') from error
-    return transformers
+    return needed("transformers", "Language models need transformers", "hf")
 
 
 def likelihoods_in(logits: Tensor, endings: Sequence[Tokens]) -> Tensor:

@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
 
-from whence.errors import InputError, brief
+from whence.errors import InputError, brief, needed
 from whence.measuring.engine import Workers
 from whence.measuring.local import KEPT, environment, pack
 from whence.measuring.outcome_fn import OutcomeFn
@@ -30,7 +30,7 @@ class RayEngine(Pool):
         super().__init__(workers)
         cpus, gpus = workers.cpus_per_task, workers.gpus_per_task
         packed = sys.path, pack(outcome_fn, task_names)
-        self._ray = ray = _import_ray()
+        self._ray = ray = needed("ray", "The engine 'ray' needs Ray", "ray")
         self._began = not ray.is_initialized()
         if self._began:
             _connect(ray, workers.address, room=max(1, workers.count() * cpus))
@@ -57,14 +57,6 @@ class RayEngine(Pool):
     def close(self) -> None:
         if self._began:  # for this run
             self._ray.shutdown()
-
-
-def _import_ray() -> ModuleType:
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("The engine 'ray' needs Ray: pip install \"whence[ray]\".") from error
-    return ray
 
 
 def _connect(ray: ModuleType, address: str | None, *, room: float) -> None:

@@ -89,9 +89,10 @@ def _descend(
 
     def loss(batch: Batch, rows: slice) -> Tensor:
         """What some rows of a batch add to the loss of a step."""
-        *data, weights = batch
-        some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), data)
-        return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
+        weights = batch[2]
+        some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch[:2])
+        each: Tensor = losses(state, *some)
+        return (each * (weights if isinstance(weights, float) else weights[..., rows])).sum()
 
     def gradients(batch: Batch) -> None:
         once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from whence.errors import InputError, brief, some_of
+from whence.errors import InputError, brief, needed, some_of
 from whence.outcomes.checks import Directions, Floats, as_names, as_table, find_names, listed
 from whence.outcomes.columns import Found, Wanted, choose, read_columns
 from whence.outcomes.layouts import together
@@ -312,15 +312,11 @@ def _note_checksum(note: dict[str, Any], names: Sequence[str], columns: Floats) 
 
 
 def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(NO_PYARROW) from error
+    pa, parquet = (needed(module, NO_PYARROW, "parquet") for module in ("pyarrow", "pyarrow.parquet"))
     fields = ("task_names", "target_names", "maximize", "provenance")
     note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
     names = [*runs.task_names, *runs.target_names]
     note["checksum"] = _note_checksum(note, names, columns)
     table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
-    pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)
+    parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, needed, some_of
 from whence.outcomes.checks import find_names, repeated
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
@@ -25,7 +25,7 @@ from whence.outcomes.values import Column, as_column, has_decimal_commas, litera
 
 _RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
 _BITS = re.compile("[01]{3,}")
-NO_PYARROW = 'Parquet files need pyarrow: pip install "whence[parquet]".'
+NO_PYARROW = "Parquet files need pyarrow"
 
 
 class Sheet(NamedTuple):
@@ -154,10 +154,7 @@ def _runs_of(document: Any) -> list[Any]:
 
 def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
     """Cells of the wanted sheet of a workbook; or of the largest with some columns, and of those with the same."""
-    try:
-        import openpyxl
-    except ImportError as error:
-        raise InputError('Excel files need openpyxl: pip install "whence[excel]".') from error
+    openpyxl = needed("openpyxl", "Excel files need openpyxl", "excel")
     try:
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
@@ -210,12 +207,9 @@ def _region(table: Sequence[Sequence[Any]]) -> Region | None:
 
 def parquet_table(path: Path) -> Any:
     """Table of a Parquet file."""
+    parquet = needed("pyarrow.parquet", NO_PYARROW, "parquet")
     try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(NO_PYARROW) from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             return file.read(use_threads=False)
     except Exception as error:  # a damaged file makes pyarrow raise almost anything
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError, brief, did_you_mean, whole_number
+from whence.errors import InputError, brief, did_you_mean, needed, whole_number
 
 if TYPE_CHECKING:
     from gymnasium import Env, Space
@@ -213,10 +212,6 @@ def _spaces(make: Make, name: str) -> tuple[Space[object], Space[object]]:
         getattr(env, "close", lambda: None)()
 
 
-def require_gymnasium() -> ModuleType:
+def require_gymnasium() -> Any:
     """Return the module, or say how to install it."""
-    try:
-        import gymnasium
-    except ModuleNotFoundError:
-        raise InputError('whence.rl needs Gymnasium: pip install "whence[rl]".') from None
-    return gymnasium
+    return needed("gymnasium", "whence.rl needs Gymnasium", "rl")
