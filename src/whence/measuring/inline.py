@@ -17,15 +17,7 @@ from whence.outcomes.subset import Subset
 
 
 class InlineEngine(Engine):
-    """Engine that is this process.
-
-    >>> class Sizes(OutcomeFn):
-    ...     def batch(self, subsets, seeds):
-    ...         return {"size": subsets.sum(axis=1)}
-    >>> jobs = [Job(0, 0, np.ones(2), 5), Job(1, 0, np.zeros(2), 6)]
-    >>> [[result.reply.values for result in batch] for batch in InlineEngine(Sizes(), ("a", "b")).results(jobs)]
-    [[[2.0], [0.0]]]
-    """
+    """Engine that is this process."""
 
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers | None = None) -> None:
         self._outcome_fn, self._task_names = outcome_fn, task_names

@@ -45,17 +45,10 @@ def read_subsets(
     ignore: Sequence[str] = (),
     sheet: str | None = None,
 ) -> pd.DataFrame:
-    r"""Subsets from a file with a column per task, or from a run folder; other columns do not matter.
+    """Subsets from a file with a column per task, or from a run folder; other columns do not matter.
 
     Where ``tasks`` are not named, they are all columns that are not empty and do not look like a seed, an outcome or
     the like; a warning names those.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "next.csv")
-    ...     _ = file.write_text("code,math,loss\n1,0,\n1,1,\n")
-    ...     read_subsets(file).to_dict("list")
-    {'code': [1.0, 1.0], 'math': [0.0, 1.0]}
     """
     import pandas as pd
 
@@ -73,16 +66,7 @@ def read_subsets(
 
 
 def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Sequence[str]) -> Floats:
-    r"""Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "scores.csv")
-    ...     _ = file.write_text("task,loss\nb,2\na,1\n")
-    ...     read_scores(file, ["a", "b"], ["loss"])
-    array([[1.],
-           [2.]])
-    """
+    """Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order."""
     path = Path(path)
     with errors_name(path):
         sheet = _read(path)
@@ -101,15 +85,7 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
 
 
 def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
-    r"""What is known of tasks, from a file with a column ``task``: a column that is all numbers, or empty, is numbers.
-
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "tasks.csv")
-    ...     _ = file.write_text("task,domain,size\na,law,3\nb,code,\n")
-    ...     read_features(file).to_dict("list")
-    {'task': ['a', 'b'], 'domain': ['law', 'code'], 'size': [3.0, nan]}
-    """
+    """What is known of tasks, from a file with a column ``task``; columns of numbers and empty cells are numbers."""
     import pandas as pd
 
     path = Path(path)

@@ -191,12 +191,6 @@ def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     """Write a table to a file that `read_outcomes` reads; the file appears whole or not at all.
 
     Text has columns only; Parquet and npz also which are targets, their direction, and provenance.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_outcomes(Outcomes([[1, 0]], [0.9]), f"{folder}/runs.npz")
-    ...     read_outcomes(f"{folder}/runs.npz")
-    Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
     """
     path = Path(path)
     kind = next((kind for kind in WRITTEN if path.name.lower().endswith(f".{kind}")), None)

@@ -53,12 +53,6 @@ def refuse_too_large(
     """Raise where something of size n, in a unit, needs more bytes than are free; the sentence says what size would do.
 
     ``needed`` gives the bytes for a size; those that are ``free`` are by default of the memory of this machine.
-
-    >>> try:
-    ...     refuse_too_large("A fit", 50_000, "distinct subsets", lambda d: 24.0 * d**2, free=8e9)
-    ... except InputError as error:
-    ...     print(error)
-    A fit of 50,000 distinct subsets takes about 60 GB of memory, and 8 GB are free: at most 18,257 would do.
     """
     free = free_memory() if free is None else free
     if needed(n) <= free:
@@ -74,14 +68,7 @@ def refuse_too_large(
 
 
 def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
-    """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known.
-
-    >>> try:
-    ...     refuse_too_long("The interactions of 2,000 tasks", 7e4, "At most 500 tasks would do.")
-    ... except InputError as error:
-    ...     print(error)
-    The interactions of 2,000 tasks would take about 19 hours. At most 500 tasks would do.
-    """
+    """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known."""
     if seconds > LONGEST:
         raise InputError(f"{what} would take about {seconds / 3600:.2g} hours. {remedy}")
 

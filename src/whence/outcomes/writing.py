@@ -33,13 +33,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """File to write to, which takes its place under ``path`` once it is complete and on disk.
 
     Whatever ends the writing leaves the file that was there before. A link under ``path`` is replaced, not followed.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole_file(f"{folder}/runs.csv") as file:
-    ...         _ = file.write(b"a,loss")
-    ...     os.listdir(folder)
-    ['runs.csv']
     """
     path = Path(path)
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}")
@@ -132,14 +125,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Object that `write_document` wrote; one that was changed since, by whatever, is refused.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_document(Path(folder, "run.json"), {"n": 3})
-    ...     read_document(Path(folder, "run.json"))
-    {'n': 3}
-    """
+    """Object that `write_document` wrote; one that was changed since, by whatever, is refused."""
     found = from_line(path.read_bytes().rstrip(b"\n"))
     if found is None:
         raise InputError(
@@ -170,14 +156,7 @@ def _change(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def refuse_other(subject: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if a folder was made with other settings than those asked for now; the message names what differs.
-
-    >>> try:
-    ...     refuse_other("The feature store x/ is", {"seed": 0}, {"seed": 1})
-    ... except InputError as error:
-    ...     print(error)
-    The feature store x/ is of something else: seed (was 0, is 1). Use another folder, or delete this one.
-    """
+    """Raise if a folder was made with other settings than those asked for now; the message names what differs."""
     if found := differences(was, now):
         raise InputError(f"{subject} of something else: {some_of(found, 4)}. Use another folder, or delete this one.")
 
