@@ -32,6 +32,7 @@ Names = list[str] | None
 
 _name = partial(typer.Option, metavar="NAME")
 _column = partial(_name, rich_help_panel=COLUMNS)
+_allowed = partial(typer.Option, rich_help_panel="Which subsets are allowed")
 
 # The table of runs.
 Files = Annotated[
@@ -93,12 +94,12 @@ Top = Annotated[int | None, typer.Option(metavar="N", help="Show the N best and 
 TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]
 Subset = Annotated[Names, typer.Option(metavar="TASKS", help="Tasks, as a,c (mixtures: a=0.7,c=0.3). Repeatable.")]
 Subsets = Annotated[Path | None, typer.Option(metavar="FILE", help="Read subsets from a file with a column per task.")]
-Size = Annotated[int | None, typer.Option(metavar="N", help="Choose exactly N tasks.")]
-MaxSize = Annotated[int | None, typer.Option(metavar="N", help="Choose at most N tasks.")]
-Include = Annotated[Names, _name("--include", help="Require this task. Repeatable.")]
-Exclude = Annotated[Names, _name("--exclude", help="Forbid this task. Repeatable.")]
-Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
-Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
+Size = Annotated[int | None, _allowed(metavar="N", help="Choose exactly N tasks.")]
+MaxSize = Annotated[int | None, _allowed(metavar="N", help="Choose at most N tasks.")]
+Include = Annotated[Names, _allowed(metavar="NAME", help="Require this task. Repeatable.")]
+Exclude = Annotated[Names, _allowed(metavar="NAME", help="Forbid this task. Repeatable.")]
+Cost = Annotated[Names, _allowed(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
+Budget = Annotated[float | None, _allowed(metavar="COST", help="Limit the total cost.")]
 Risk = Annotated[float, typer.Option(metavar="N", help="Optimise the prediction minus N standard deviations.", max=1e6)]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
 Bounds = Annotated[
@@ -117,6 +118,9 @@ Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to s
 Aim = Annotated[SuggestBy, typer.Option("--by", help="Learn most (variance), or beat the best run (improvement).")]
 
 # The answer.
+_folder = typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
+Folder = Annotated[Path, _folder]
+FolderIfAny = Annotated[Path | None, _folder]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs to this file.")]
 PageFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the page to this file.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", min=0)]

@@ -30,9 +30,6 @@ BUDGETS = (5, 10, 20, 40)
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
-Folder = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
 DesignText = Annotated[
     str | None,
     typer.Option(
@@ -54,7 +51,7 @@ def estimate(
     method: Method = None,
     design: DesignText = None,
     n: Subsets = None,
-    output: Folder = None,
+    output: args.FolderIfAny = None,
     truth: TrueRuns = None,
     budget: RunBudget = None,
     seed: args.Seed = 0,

@@ -36,9 +36,6 @@ ModelPlace = Annotated[
 ]
 Tasks = Annotated[list[Path], typer.Option("--tasks", "-t", metavar="FILE", help="Source, as JSONL. Repeatable.")]
 Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="Target, as JSONL. Repeatable.")]
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
 More = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More sources, as a shell expands them.")]
 RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
 Tokens = Annotated[float | None, typer.Option(metavar="N", help="Choose sources of at most N tokens.", min=1)]
@@ -70,7 +67,7 @@ def finetune(
     model: ModelPlace,
     tasks: Tasks,
     target: Targets,
-    output: Folder,
+    output: args.Folder,
     more_tasks: More = None,
     budget: RunBudget = 20,
     tokens: Tokens = None,

@@ -50,12 +50,6 @@ ANCHORS = "Number of passes per query that estimates are made of."
 AnchorCount = Annotated[int, price("--anchors", metavar="N", help=ANCHORS, min=1)]
 Device = Annotated[str | None, price(metavar="NAME", help="Device, such as cuda or cpu.")]
 BatchSize = Annotated[int, price(metavar="N", help="Number of prompts in a batch.", min=1)]
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FOLDER", help="Run folder of true prompts; created, or resumed if it exists."
-    ),
-]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with every answer.")
 ]
@@ -80,7 +74,7 @@ def icl(
     anchors: AnchorCount = 8,
     device: Device = None,
     batch_size: BatchSize = 32,
-    output: Folder = None,
+    output: args.FolderIfAny = None,
     report: ReportFile = None,
     top: args.Top = None,
     seed: args.Seed = 0,

@@ -40,9 +40,6 @@ DesignText = Annotated[
 ]  # fmt: skip
 Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="Number of subsets (default: all).", min=1)]
 Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,c (default: TASKS in the file).")]
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
 Seeds = Annotated[int | None, typer.Option(metavar="N", help="Number of runs of each subset (default: 1).", min=1)]
 Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on if rows fail before any has succeeded.")]
@@ -78,7 +75,7 @@ def measure(
     function: Function,
     *,
     design: DesignText,
-    output: Folder,
+    output: args.Folder,
     n: Subsets = None,
     tasks: Tasks = None,
     seed: args.Seed = 0,

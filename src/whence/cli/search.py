@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from whence.cli import arguments as args
-from whence.cli.measure import Folder, Maximize, Retry, Tasks, WorkerOptions
+from whence.cli.measure import Maximize, Retry, Tasks, WorkerOptions
 from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, command, remark
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from whence.searching.result import SearchResult
 
 GoalName = Enum("GoalName", {"best": "best", "effects": "effects", "prediction": "prediction"})
-ALLOWED, MIXED = "Which subsets are allowed", "Mixtures"
+MIXED = "Mixtures"
 
 Function = Annotated[
     str, typer.Argument(metavar="FILE.py:NAME", help="Function of (subset, seed), or one that returns a problem.")
@@ -26,14 +26,11 @@ GoalOption = Annotated[GoalName, typer.Option(help="What the runs are for.")]
 Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Weight of an outcome. Repeatable.")]
 Within = Annotated[float | None, typer.Option(metavar="VALUE", help="Difference from the best that does not matter.")]
 Stop = Annotated[bool, typer.Option("--stop/--no-stop", help="Stop before the budget is spent once settled.")]
-Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.", rich_help_panel=ALLOWED)]
-MaxSize = Annotated[int | None, typer.Option(metavar="N", help="At most N tasks.", rich_help_panel=ALLOWED)]
-Include = Annotated[args.Names, typer.Option(metavar="NAME", help="Require this task.", rich_help_panel=ALLOWED)]
-Exclude = Annotated[args.Names, typer.Option(metavar="NAME", help="Forbid this task.", rich_help_panel=ALLOWED)]
-Cost = Annotated[args.Names, typer.Option(metavar="TASK=COST", help="Cost of a task.", rich_help_panel=ALLOWED)]
-MaxCost = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.", rich_help_panel=ALLOWED)]
 Candidates = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Run only the subsets in this file.", rich_help_panel=ALLOWED)
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Run only the subsets in this file.", rich_help_panel="Which subsets are allowed"
+    ),
 ]
 Mixture = Annotated[
     bool, typer.Option("--mixture", help="Give the tasks weights that add up to 1.", rich_help_panel=MIXED)
@@ -46,7 +43,7 @@ Bound = Annotated[
 def search(
     function: Function,
     *,
-    output: Folder,
+    output: args.Folder,
     budget: Runs = 40,
     goal: GoalOption = GoalName.best,
     tasks: Tasks = None,
@@ -55,12 +52,12 @@ def search(
     maximize: Maximize = None,
     within: Within = None,
     stop: Stop = True,
-    size: Size = None,
-    max_size: MaxSize = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    cost: Cost = None,
-    max_cost: MaxCost = None,
+    size: args.Size = None,
+    max_size: args.MaxSize = None,
+    include: args.Include = None,
+    exclude: args.Exclude = None,
+    cost: args.Cost = None,
+    max_cost: args.Budget = None,
     candidates: Candidates = None,
     mixture: Mixture = False,
     bound: Bound = None,
