@@ -8,16 +8,13 @@ import platform
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from whence.errors import InputError, did_you_mean
 from whence.outcomes import Outcomes, read_outcomes
 from whence.outcomes.writing import write_document
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FOLDER = Path(__file__).parent / "runs"
 
@@ -50,8 +47,6 @@ def available() -> pd.DataFrame:
     >>> available().loc["digits", ["runs", "tasks", "targets"]].to_dict()
     {'runs': 1024, 'tasks': 10, 'targets': 1}
     """
-    import pandas as pd
-
     return pd.DataFrame({name: asdict(found) for name, found in index().items()}).T.drop(columns="sha256")
 
 

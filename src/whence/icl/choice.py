@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn.utils.rnn import pad_sequence
@@ -19,9 +20,6 @@ from whence.arrays import Floats
 from whence.errors import InputError
 from whence.icl.estimate import AnchoredPrompts
 from whence.icl.outcomes import Prompted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DRAWS = 2000  # resamples of the queries for an interval
 
@@ -118,8 +116,6 @@ class Judged:
 
         The interval is over queries, which are resampled in pairs.
         """
-        import pandas as pd
-
         first = next(iter(self.loss.values()))
         draws = np.random.default_rng(seed).integers(len(first), size=(DRAWS, len(first)))
         rows = []

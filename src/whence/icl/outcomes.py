@@ -213,12 +213,8 @@ class Prompted(PromptOutcomes):
     def _values(self, scores: Floats) -> dict[str, Floats]:
         """Values (…, Q) of each metric from scores (…, Q, C)."""
         if self.prompts.open:
-            return open_values(scores[..., 0] / self._lengths)
+            return open_values(scores[..., 0] / np.array([len(tokens) for tokens in self.prompts.endings]))
         return values_of(margins(scores, self.prompts.answers), scores, self.prompts.answers)
-
-    @property
-    def _lengths(self) -> Floats:
-        return np.array([len(tokens) for tokens in self.prompts.endings], dtype=np.float64)
 
     def logits(self, sequences: Sequence[ArrayLike]) -> Floats:
         """Logits (m, Q, C) of the label words, after each prompt and query.

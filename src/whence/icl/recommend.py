@@ -11,9 +11,10 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from whence.answers.attribution import Attribution, attribute
@@ -35,9 +36,6 @@ from whence.measuring import measure
 from whence.surrogates.fit import fit
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.model import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_ORDERS = 24  # that are all run
 

@@ -10,9 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from whence.errors import InputError, some_of
 from whence.outcomes.bookkeeping import set_aside
@@ -22,9 +22,6 @@ from whence.outcomes.files import errors_name, read_outcomes
 from whence.outcomes.sheets import Sheet, read_sheet
 from whence.outcomes.text import kind_of
 from whence.outcomes.values import cell_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def has_roles(path: Path) -> bool:
@@ -50,8 +47,6 @@ def read_subsets(
     Where ``tasks`` are not named, they are all columns that are not empty and do not look like a seed, an outcome or
     the like; a warning names those.
     """
-    import pandas as pd
-
     path = Path(path)
     if has_roles(path):
         runs = read_outcomes(path)
@@ -86,8 +81,6 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
 
 def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
     """What is known of tasks, from a file with a column ``task``; columns of numbers and empty cells are numbers."""
-    import pandas as pd
-
     path = Path(path)
     with errors_name(path):
         sheet = _read(path)
