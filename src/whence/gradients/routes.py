@@ -23,6 +23,7 @@ from whence.gradients.projections import CountSketch, Gaussian, Identity, Projec
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.losses import Logistic, Loss, one_label_each
+from whence.models.memory import Chunks
 from whence.models.metrics import Metric, margin, metrics_named
 from whence.models.problem import Problem
 
@@ -136,19 +137,12 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
 
         outputs = outputs_at(params)
         features = outputs.new_empty(*outputs.shape, projection.rank)
-        portion = max(1, min(_AT_ONCE, 2**28 // n_params(params)))
-        start = 0
-        while start < projection.rank:
-            stop = min(start + portion, projection.rank)
-            directions = split(projection.rows(params, start, stop), params)
-            try:
-                features[:, :, start:stop] = torch.func.vmap(product)(directions).permute(1, 2, 0)
-            except torch.cuda.OutOfMemoryError:
-                if portion == 1:
-                    raise
-                portion //= 2
-            else:
-                start = stop
+
+        def some(rows: slice) -> None:
+            directions = split(projection.rows(params, rows.start, rows.stop), params)
+            features[:, :, rows] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+
+        Chunks(min(_AT_ONCE, 2**28 // n_params(params))).run(projection.rank, some)
         return outputs, features
 
     def backward(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -63,11 +64,9 @@ def make_plan(
         subsets, names = subsets[:, _order(names, own, "'tasks' and the outcome function")], own
     check_weights(subsets, names)
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
-    directions: bool | list[str | bool]
-    if isinstance(up, bool):
-        directions = up
-    else:
-        directions = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
+    directions: Any = up  # as JSON can hold them
+    if not isinstance(up, bool):
+        directions = [up] if isinstance(up, str) else [name if isinstance(name, str) else bool(name) for name in up]
     provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
     return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, directions, provenance)
 
