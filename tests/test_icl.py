@@ -184,7 +184,7 @@ def test_files_that_are_not_there(tmp_path):
 
 def test_models_load_from_folders(tmp_path):
     tiny_model(dtype=torch.float32).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"no tokenizer that could be loaded\. Save it beside the model"):
+    with pytest.raises(InputError, match=r"no tokenizer that could be loaded\. Save it next to the model"):
         LanguageModel.load(tmp_path, device="cpu")
     tiny_tokenizer().save_pretrained(tmp_path)
     language = LanguageModel.load(tmp_path, device="cpu")

@@ -43,7 +43,7 @@ def benchmark(
     splits: args.Splits = 5,
     seed: args.Seed = 0,
 ) -> Answer:
-    """Score a method on recorded runs, beside whence and simpler ones."""
+    """Score a method on recorded runs, next to whence and simpler methods."""
     from whence.datasets import available, leaderboard
     from whence.datasets.leaderboard import SIZES
     from whence.surrogates.peers import STANDARD, peers

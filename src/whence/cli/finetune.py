@@ -190,7 +190,7 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
         for row in frame.to_dict("records")
     ]  # fmt: skip
     return [
-        title(f"Beside other ways to train: {goal} (lower is better)"),
+        title(f"Compared with other ways to train: {goal} (lower is better)"),
         table(["train on", "expected", "90% interval", "measured", "sources"], rows, left=["sources"]),
         remark("expected: of a new run; corrected for a subset that was picked as the best of many"),
     ]

@@ -82,7 +82,7 @@ def icl(
     """Find the demonstrations that help a prompted model.
 
     Estimates of many prompts (a forward and a backward pass per query and anchor) are fused with a few prompts that are
-    run. The chosen prompt is judged, beside random ones, on queries that it was not chosen by.
+    run. The chosen prompt is compared with random ones on queries that it was not chosen by.
     """
     import whence
     from whence.display.prompts import prompt_document, prompt_insert, prompt_page

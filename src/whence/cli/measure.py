@@ -98,9 +98,9 @@ def measure(
     from whence.measuring.plan import make_plan
     from whence.outcomes.bookkeeping import hint_at_directions
 
-    found, beside = load_function(function)
+    found, in_file = load_function(function)
     outcome_fn = as_outcome_fn(found)
-    known = args.names_of(tasks) or beside or outcome_fn.task_names
+    known = args.names_of(tasks) or in_file or outcome_fn.task_names
     plan = make_plan(
         outcome_fn,
         design_of(design, n, known),

@@ -90,9 +90,9 @@ def search(
         "bounds": args.bounds_of(bound) or None,
         "seed": seed,
     }
-    found, beside = load_function(function)
+    found, in_file = load_function(function)
     given = _problem_of(found)
-    names = args.names_of(tasks) or beside or getattr(given, "task_names", None)
+    names = args.names_of(tasks) or in_file or getattr(given, "task_names", None)
     if candidates is not None:
         from whence.outcomes.cells import read_subsets
 

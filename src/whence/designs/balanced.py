@@ -1,6 +1,6 @@
 """Subsets of one size in which tasks, and pairs of tasks, come equally often: the search behind `Balanced`.
 
-Beside the first step of the flow. Subsets are dealt like cards, so that no task is ahead of another by more
+Subsets are dealt like cards, so that no task is ahead of another by more
 than one. Then two subsets at a time trade one task for another, which leaves sizes and task counts as they
 are, wherever that does not raise the loss: the sum of squared pair counts, least where pairs are most even.
 """

@@ -21,7 +21,7 @@ import math
 import os
 from collections.abc import Mapping
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -53,7 +53,6 @@ if TYPE_CHECKING:
 
 Runs = Literal["alone", "left out"]
 Merge = Literal["weights", "outputs", "probabilities", "outcomes"]
-MERGES: tuple[Merge, ...] = ("weights", "outputs", "probabilities", "outcomes")
 BLOCK_NUMBERS = 2**26  # merged outputs at once
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
 _OF_WEIGHTS = "Scales by parameter name are of merged weights, and not of {}."
@@ -129,7 +128,7 @@ class TaskVectors(Merged):
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
-        check_choice(runs, ("alone", "left out"), "runs", of="TaskVectors")
+        check_choice(runs, get_args(Runs), "runs", of="TaskVectors")
         if runs == "left out" and background:
             raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
         stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
@@ -177,7 +176,7 @@ class TaskVectors(Merged):
         return other
 
     def _checked_merge(self, merge: Merge) -> Merge:
-        check_choice(merge, MERGES, "merge", of="TaskVectors")
+        check_choice(merge, get_args(Merge), "merge", of="TaskVectors")
         if merge != "weights" and isinstance(self._scale, Mapping):
             raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":
@@ -268,10 +267,10 @@ class TaskVectors(Merged):
     @property
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
-        beside = f", all tasks in {self.background:g} of each" if self.background else ""
-        beside = ", each without its task" if self.runs == "left out" else beside
+        more = f", all tasks in {self.background:g} of each" if self.background else ""
+        more = ", each without its task" if self.runs == "left out" else more
         what = "" if self.merge == "weights" else f"{self.merge} of "
-        merge = f"{self.weighting} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{beside}"
+        merge = f"{self.weighting} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{more}"
         return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
 
     @cached_property

@@ -26,6 +26,7 @@ from whence.models.losses import Logistic, Loss, one_label_each
 from whence.models.memory import Chunks
 from whence.models.metrics import Metric, margin, metrics_named
 from whence.models.problem import Problem
+from whence.models.recipe import CHOICES
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)
@@ -92,7 +93,7 @@ def cheapest_projection(
 @contextmanager
 def passes(params: Params, precision: str) -> Iterator[None]:
     """Set up forward passes: no autograd graph, attention that can be differentiated forward, and the precision."""
-    check_choice(precision, ("float32", "bfloat16"), "precision")
+    check_choice(precision, CHOICES["precision"], "precision")
     device = next(iter(params.values())).device.type
     lower: AbstractContextManager[object] = nullcontext()
     if precision == "bfloat16":

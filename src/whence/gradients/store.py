@@ -121,7 +121,7 @@ class Store:
             file = self.path / name
             if not file.exists() or file.stat().st_size != size:
                 raise InputError(
-                    f"The feature store {self.path} is damaged ({name} is cut short): delete it to start anew."
+                    f"The feature store {self.path} is damaged ({name} is cut short): delete it to start over."
                 )
         return int(found["block"])
 
@@ -141,6 +141,6 @@ class Store:
             if self._checksum(rows) != sums[rows.start]:
                 raise InputError(
                     f"The feature store {self.path} was altered: rows {rows.start} to {rows.stop - 1} do not match "
-                    "their checksum. Delete it to start anew."
+                    "their checksum. Delete it to start over."
                 )
         return {rows.start for rows in known}

@@ -8,7 +8,7 @@ The flow, and where each step lives::
     outcomes.py    what both outcome functions share, and Prompted, the true one: every prompt is run
     estimate.py    AnchoredPrompts: one forward and backward pass per query, then a look-up per prompt
     order.py       a surrogate of (subset, order), and the best order
-    choice.py      demonstrations for a query; the chosen prompt beside what it has to beat
+    choice.py      demonstrations for a query; the chosen prompt compared with what it has to beat
     doubts.py      demonstrations whose label the model would not give
     recommend.py   all of it in one call: the prompt to use, and the evidence for it
 

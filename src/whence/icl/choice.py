@@ -1,7 +1,7 @@
 """Choice: what each demonstration does for a query, and a chosen prompt compared with its rivals.
 
-The end of the flow. A prompt is chosen on some queries and judged on others, by running it: beside random prompts,
-beside the nearest demonstrations of each query by sentence embedding, and beside the best single one, repeated.
+The end of the flow. A prompt is chosen on some queries and judged on others, by running it: compared with random
+prompts, with the nearest demonstrations of each query by sentence embedding, and with none.
 """
 
 from __future__ import annotations

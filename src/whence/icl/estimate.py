@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -84,7 +84,7 @@ class AnchoredPrompts(PromptOutcomes):
         seed: int = 0,
     ) -> None:
         super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
-        check_choice(outputs, ("margin", "logits"), "outputs", of="AnchoredPrompts")
+        check_choice(outputs, get_args(Outputs), "outputs", of="AnchoredPrompts")
         if prompts.open and (outputs == "logits" or "accuracy" in self.metrics):
             raise InputError(
                 "Of open answers, only the loss can be estimated: give outputs='margin' and metrics='loss'."

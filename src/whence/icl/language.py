@@ -1,6 +1,6 @@
 """A causal language model of Hugging Face: the logits of label words after a prompt, from tokens or from embeddings.
 
-Beside the flow: the only part that knows how such models are loaded and called. Prompts of a batch end together, so
+The only part that knows how such models are loaded and called. Prompts of a batch end together, so
 that the last place is that of the label word in all of them; padding is masked, and not counted in positions.
 """
 
@@ -236,7 +236,7 @@ def load_pretrained(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
     except Exception as error:  # transformers raises half a dozen kinds
         raise InputError(
-            f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
+            f"{place}: there is no tokenizer that could be loaded. Save it next to the model, with "
             f"tokenizer.save_pretrained(folder). ({brief(error)})"
         ) from error
     where = _device(device)

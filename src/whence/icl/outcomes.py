@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -81,7 +81,7 @@ class PromptOutcomes(ABC):
         for metric in self.metrics:
             if metric not in METRICS:
                 raise InputError(f"There is no metric {metric!r}. {did_you_mean(metric, METRICS)}")
-        check_choice(order, ("listed", "random"), "order")
+        check_choice(order, get_args(Order), "order")
         self.per_query, self.order = per_query, order
         self.task_names = prompts.names
         columns = [f"[{query}]" for query in range(len(prompts.queries))] if per_query else [""]

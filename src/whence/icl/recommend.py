@@ -61,7 +61,7 @@ class Recommendation:
     pairs : Attribution
         What pairs do beyond the sum of each, in prompts of this size.
     judged : Judged
-        The prompt, beside others, on queries that it was not chosen by.
+        The prompt compared with others, on queries that it was not chosen by.
     estimate : AnchoredPrompts
         What the estimates were made by; see `explain`.
     doubts : Doubts or None

@@ -62,8 +62,8 @@ def _columns(returned: object, lead: int) -> tuple[tuple[str, ...], Floats]:
     given = dict(flat_record(returned if isinstance(returned, Mapping) else {ALONE: returned}))
     given = {name: value for name, value in given.items() if name not in aside}
     if not given:
-        beside = f", only text ({some_of(aside)})" if aside else ""
-        raise InputError(f"The outcome function returned no metric at all{beside}. It must return {{metric: value}}.")
+        only = f", only text ({some_of(aside)})" if aside else ""
+        raise InputError(f"The outcome function returned no metric at all{only}. It must return {{metric: value}}.")
     names: list[str] = []
     parts: list[Floats] = []
     for name, value in given.items():

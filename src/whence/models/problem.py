@@ -170,7 +170,7 @@ class Problem:
     def outcomes(self, values: Mapping[str, Tensor]) -> dict[str, Floats]:
         """Outcomes of m subsets by name, (m,) or (m, q_t) per query, from metrics of every query, (m, q).
 
-        Values of a metric of one's own that judges all queries together are outputs, (m, q, C). What is not finite, as
+        Values of a user's metric that judges all queries together are outputs, (m, q, C). What is not finite, as
         after a training that diverged, is NaN.
         """
         sizes = self.targets.sizes.tolist()

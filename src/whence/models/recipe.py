@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from whence.errors import InputError, counted, did_you_mean, whole_number
 from whence.models.optimizers import Optimizer, optimizer_named
 
 Weighting = Literal["sample", "task"]
-CHOICES = {
-    "schedule": ("constant", "linear", "cosine"),
-    "weighting": ("sample", "task"),
-    "precision": ("float32", "bfloat16"),
-}
+Schedule = Literal["constant", "linear", "cosine"]
+Precision = Literal["float32", "bfloat16"]
+CHOICES = {"schedule": get_args(Schedule), "weighting": get_args(Weighting), "precision": get_args(Precision)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,12 +61,12 @@ class Recipe:
     optimizer: str | Optimizer = "adamw"
     batch_size: int | None = 32
     weight_decay: float = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     warmup: int = 0
     clip: float | None = None
     weighting: Weighting = "sample"
     accumulate: int = 1
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         optimizer_named(self.optimizer)

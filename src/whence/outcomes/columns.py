@@ -294,13 +294,13 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     row, column = np.argwhere(gaps)[0]
     whole = S[~gaps.any(axis=1)]
     # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
-    alike = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
+    means_zero = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
     count = int(gaps.any(axis=1).sum())
     where = f"{sheet.places[row]}, column '{names[column]}': a task column cannot be empty"
     problems.add(
         f"{where}; write 0 or 1, or a weight{f' ({count} rows lack one)' if count > 1 else ''}. Read it as 0 with "
         "{missing}, or leave such rows out.",
-        {"missing": "zero" if alike else "drop"},
+        {"missing": "zero" if means_zero else "drop"},
         missing="zero",
     )
     return filled

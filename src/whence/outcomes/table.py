@@ -312,7 +312,7 @@ class Outcomes(Shown):
         --------
         >>> runs = Outcomes([[1, 0, 1], [1, 1, 0], [1, 1, 1]], [1.0, 5.0, 3.0], task_names=["a", "b", "c"])
         >>> runs.concerns()
-        ['Tasks in every run alike, so that their effect cannot be seen: a.']
+        ['Tasks with the same weight in every run, so that their effect cannot be seen: a.']
         """
         from whence.outcomes.concerns import concerns
 

@@ -118,7 +118,7 @@ def _best_predicted(model: Model, seed: int) -> Model:
         return model
     if model.rungs:
         raise InputError(
-            f"A page shows at most {PAGE_TARGETS} targets beside estimates. Got {runs.n_targets:,}: choose some with "
+            f"A page shows at most {PAGE_TARGETS} targets with estimates. Got {runs.n_targets:,}: choose some with "
             "--outcome."
         )
     skill = np.full(runs.n_targets, -np.inf)
