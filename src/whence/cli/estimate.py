@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli.measure import design_of
+from whence.cli.measure import design_of, ledger_document
 from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
@@ -273,17 +273,8 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
 def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float) -> Answer:
     from whence.measuring.display import summary
 
-    document = {
-        "folder": str(folder),
-        "method": method,
-        "rows": ledger.status.size,
-        "measured": ledger.done,
-        "failed": ledger.failed,
-        "tasks": ledger.plan.task_names,
-        "targets": ledger.targets,
-        "provenance": ledger.plan.provenance,
-        "verdict": verdict,
-    }
+    document = ledger_document(ledger, folder)
+    document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
     page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))

@@ -120,7 +120,8 @@ def measure(
         _report_stop(output)
         raise
     hint_at_directions(ledger.outcomes())
-    return Answer(_document(ledger, output), _page(ledger, output, time.monotonic() - began), failed=ledger.failed > 0)
+    document = ledger_document(ledger, output) | {"failures": _failures(ledger), "set_aside": list(ledger.aside)}
+    return Answer(document, _page(ledger, output, time.monotonic() - began), failed=ledger.failed > 0)
 
 
 def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> "Design | pd.DataFrame":
@@ -167,7 +168,8 @@ def _failures(ledger: "Ledger") -> list[dict[str, Any]]:
     ]
 
 
-def _document(ledger: "Ledger", folder: Path) -> dict[str, object]:
+def ledger_document(ledger: "Ledger", folder: Path) -> dict[str, object]:
+    """Return how much of a run is measured, for JSON."""
     return {
         "folder": str(folder),
         "rows": ledger.status.size,
@@ -175,8 +177,6 @@ def _document(ledger: "Ledger", folder: Path) -> dict[str, object]:
         "failed": ledger.failed,
         "tasks": ledger.plan.task_names,
         "targets": ledger.targets,
-        "failures": _failures(ledger),
-        "set_aside": list(ledger.aside),
     }
 
 
