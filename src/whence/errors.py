@@ -28,20 +28,10 @@ LONGEST_REASON = 300  # characters of an error of others
 class Message(Exception):  # noqa: N818 - of errors and of warnings
     """A message that knows which parameters it names, so that the command line can show its flags instead.
 
-    Parameters
-    ----------
-    text : str
-        What was wrong, where, and what to do. With a ``parameter``, the rest of the sentence: "must be …".
-    parameter : str, optional
-        The parameter at fault, which starts the sentence.
-    of : str, optional
-        The function or class that takes it.
-    fix : mapping, optional
-        Parameters and values to add, which fix everything; "instead" maps what was given to what should have been
-        given.
-    **named : object
-        Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
-        What follows a colon tells values of one parameter apart: ``{ignore:1}`` and ``{ignore:2}``.
+    The text says what was wrong, where, and what to do; with a ``parameter`` ``of`` a function or class, which starts
+    the sentence, it is the rest: "must be …". It holds other parameters as ``{name}``, to be ``named`` with the value
+    to give them, or None; what follows a colon tells values of one apart: ``{ignore:1}`` and ``{ignore:2}``. A ``fix``
+    has parameters and values to add, which fix everything; "instead" maps what was given to what should have been.
 
     >>> print(InputError("must be at least 1. Got 0 instead.", parameter="size", of="select"))
     The 'size' parameter of select must be at least 1. Got 0 instead.

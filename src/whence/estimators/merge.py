@@ -33,7 +33,7 @@ from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite, tra
 from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
 from whence.measuring import measure
-from whence.measuring.batches import growing
+from whence.measuring.inline import growing
 from whence.models.callables import is_whole
 from whence.models.examples import Examples
 from whence.models.losses import CrossEntropy

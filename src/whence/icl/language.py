@@ -125,14 +125,9 @@ class LanguageModel:
             )
 
     def logits(self, embeds: Tensor, mask: Tensor, label_tokens: Tokens) -> Tensor:
-        """Logits (b, C) of label words, after prompts that end together.
+        """Logits (b, C) of label words (C,), after prompts (b, n, d) that end together.
 
-        Parameters
-        ----------
-        embeds : tensor of shape (b, n, d)
-        mask : tensor of shape (b, n)
-            1 where there is a token. Positions are counted over those.
-        label_tokens : ndarray of shape (C,)
+        The mask (b, n) is 1 where there is a token; positions are counted over those.
         """
         return _words(self._embedded(embeds, mask, 1), label_tokens)
 

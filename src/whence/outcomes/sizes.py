@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -57,13 +58,10 @@ def refuse_too_large(
     free = free_memory() if free is None else free
     if needed(n) <= free:
         return
-    low, high = 0, n  # the largest size that fits is from low to below high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    fits = max(0, bisect_right(range(n), free, key=needed) - 1)
     raise InputError(
         f"{what} of {n:,} {unit} takes about {size_in_words(needed(n))} of {of}, and {size_in_words(free)} are free: "
-        f"at most {low:,} would do. {remedy}".rstrip()
+        f"at most {fits:,} would do. {remedy}".rstrip()
     )
 
 
