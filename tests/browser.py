@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
 import shutil
+import zlib
 from contextlib import contextmanager
 
 import pytest
@@ -73,3 +76,13 @@ def at_rest(page):
 def shown_prediction(page):
     """The predicted mean and std in the explorer, with all their digits."""
     return tuple(float(page.get_attribute("#predicted", f"data-{name}")) for name in ("mean", "std"))
+
+
+def inflated(text):
+    """The document of a page, as its script reads it."""
+    return json.loads(inflated_text(text))
+
+
+def inflated_text(text):
+    """Deflated text of a page, as its script reads it."""
+    return zlib.decompress(base64.b85decode(text.replace(",", "<"))).decode()

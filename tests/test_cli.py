@@ -396,7 +396,7 @@ def test_each_warning_is_one_note_on_stderr(tmp_path, measured):
         result = run(verb, path, "-O", "loss", *EXTRA.get(verb, []))
         assert result.exit_code == 0, result.output
         assert result.stderr.splitlines() == [
-            "note: Tasks in every run alike, so that their effect cannot be seen: always."
+            "note: Tasks with the same weight in every run, so that their effect cannot be seen: always."
         ]
 
 

@@ -29,7 +29,7 @@ class TestConcerns:
     def test_constant_columns(self, plain):
         plain[:, 1], plain[:, [2, 4]] = 1, 0
         assert self.of(plain) == [
-            "Tasks in every run alike, so that their effect cannot be seen: task_1.",
+            "Tasks with the same weight in every run, so that their effect cannot be seen: task_1.",
             "Tasks in no run, so that their effect cannot be seen: task_2, task_4.",
         ]
 

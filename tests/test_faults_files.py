@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import whence
 from whence.cli import app
 from whence.errors import DataWarning, InputError, safe_text
-from whence.measuring.lock import Lock
+from whence.measuring.journal import Lock
 from whence.outcomes.runs import read_ledger
 from whence.outcomes.writing import as_line, read_document, whole_file, write_document
 

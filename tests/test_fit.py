@@ -414,7 +414,9 @@ def test_more_folds_than_subsets_leave_one_out():
 def test_concerns_are_warnings_that_name_the_columns():
     S = subsets(20, 4)
     S[:, 2] = 1
-    with pytest.warns(DataWarning, match="Tasks in every run alike, so that their effect cannot be seen: task_2"):
+    with pytest.warns(
+        DataWarning, match="Tasks with the same weight in every run, so that their effect cannot be seen: task_2"
+    ):
         fit(Outcomes(S, outcomes_of(S)), surrogate=GIVEN)
 
 

@@ -207,7 +207,9 @@ def test_fewer_examples_keep_the_weights_of_tasks():
         gradex.batch(SUBSETS)["loss"], GradEx(whole, **settings).batch(SUBSETS)["loss"], rtol=1e-6
     )
     assert GradEx(full, features=Features(examples=5), **settings).examples.sizes.tolist() == [5] * K
-    with pytest.raises(InputError, match=r"'examples' parameter of Features must be 1 or more. Got 0 instead"):
+    with pytest.raises(
+        InputError, match=r"'examples' parameter of Features must be an integer of at least 1. Got 0 instead"
+    ):
         Features(examples=0)
 
 
@@ -371,7 +373,7 @@ def test_the_first_order_error_by_its_definition():
     )
     changed = linearization_error(given, after.state_dict(), relative_to="change")
     np.testing.assert_allclose(changed, error / (end - start).norm(dim=1), rtol=1e-4)
-    with pytest.raises(InputError, match="'outputs' or to the 'change'"):
+    with pytest.raises(InputError, match=r"'relative_to' parameter .* must be 'outputs' or 'change'"):
         linearization_error(given, after, relative_to="loss")
 
 

@@ -150,7 +150,12 @@ def test_tables_are_printed_and_tokens_are_limited(done, place):
     limit = 1.5 * max(prepared.tokens.values())
     result = run(place, output, "--tokens", limit)
     assert result.exit_code == 0, result.stderr
-    headings = ["Shapley attribution: loss", "Shapley interactions", "Use 1 of 5 tasks", "Beside other ways to train"]
+    headings = [
+        "Shapley attribution: loss",
+        "Shapley interactions",
+        "Use 1 of 5 tasks",
+        "Compared with other ways to train",
+    ]
     for heading in [*headings, "How far to trust it"]:
         assert heading in result.stdout
     assert "runs' worth in all" in result.stderr

@@ -6,10 +6,10 @@ import torch
 
 import whence
 from finetuning import tiny_problem
-from whence.gradients.along import layers_of
 from whence.gradients.groups import task_gradients
 from whence.gradients.linearize import linearize
 from whence.gradients.projections import Subspace
+from whence.gradients.routes import layers_of
 from whence.models.points import points_of
 
 

@@ -16,9 +16,9 @@ import whence
 from language_models import LinearInEmbeddings, examples, tiny, tiny_model, tiny_tokenizer
 from whence import InputError
 from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompted, Prompts, Template, read_examples
+from whence.icl.estimate import align
 from whence.icl.language import import_transformers
 from whence.icl.outcomes import margins, values_of
-from whence.icl.slots import align
 
 PROMPTS = [[], [2], [0, 3], [3, 0], [1, 2, 5], [4, 4]]
 
@@ -184,7 +184,7 @@ def test_files_that_are_not_there(tmp_path):
 
 def test_models_load_from_folders(tmp_path):
     tiny_model(dtype=torch.float32).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"no tokenizer that could be loaded\. Save it beside the model"):
+    with pytest.raises(InputError, match=r"no tokenizer that could be loaded\. Save it next to the model"):
         LanguageModel.load(tmp_path, device="cpu")
     tiny_tokenizer().save_pretrained(tmp_path)
     language = LanguageModel.load(tmp_path, device="cpu")
@@ -355,7 +355,7 @@ def test_random_order_is_drawn_by_the_seed():
         (lambda m, p: Prompted(m, p).margins([[0.5]]), "places of its demonstrations"),
         (lambda m, p: Prompted(m, p)([0.5, 0, 0, 0, 0, 1]), "subsets must be 0 or 1"),
         (lambda m, p: AnchoredPrompts(m, p, anchors="men"), "must be a number, 'mean', or prompts"),
-        (lambda m, p: AnchoredPrompts(m, p, anchors=0), "must be at least 1. Got 0"),
+        (lambda m, p: AnchoredPrompts(m, p, anchors=0), "must be an integer of at least 1. Got 0"),
         (lambda m, p: AnchoredPrompts(m, p, anchors=[[0], [0, 1]]), "all of the same length"),
         (lambda m, p: AnchoredPrompts(m, p, anchors=[[0, 1]]).margins([[0]]), "have 2 demonstrations, so there are no"),
         (lambda m, p: AnchoredPrompts(m, p, outputs="logit"), "must be 'margin' or 'logits'. Got 'logit'"),

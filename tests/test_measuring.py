@@ -435,7 +435,7 @@ REFUSED = {
     "no jobs": ({"jobs": 0}, "The 'jobs' parameter of measure must be an integer of at least 1"),
     "no threads": ({"threads": 0}, "The 'threads' parameter of measure must be"),
     "no time": ({"timeout": 0}, "The 'timeout' parameter of measure must be a number of seconds above 0"),
-    "unknown engine": ({"engine": "dask"}, "must be one of 'local', 'ray', 'inline'. Got 'dask' instead"),
+    "unknown engine": ({"engine": "dask"}, "must be 'local', 'ray' or 'inline'. Got 'dask' instead"),
     "timeout without workers": ({"engine": "inline", "timeout": 5}, "which has neither workers nor a timeout"),
     "workers for batches": ({"outcome_fn": Batched(), "jobs": 2}, "Batched measures in this process"),
     "batches of nothing": ({"outcome_fn": Empty()}, "The 'batch_size' of the outcome function Empty must be"),

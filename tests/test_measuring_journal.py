@@ -14,7 +14,7 @@ import pytest
 
 import whence
 from whence.errors import DataWarning, InputError
-from whence.measuring import lock as locks
+from whence.measuring import journal as locks
 from whence.outcomes.runs import read_ledger
 from whence.outcomes.writing import as_line, from_line
 
@@ -280,7 +280,7 @@ def test_rows_that_an_interrupt_finds_written_stay(tmp_path, monkeypatch):
 HOLD = """
 import sys, time
 from pathlib import Path
-from whence.measuring.lock import Lock
+from whence.measuring.journal import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(600)

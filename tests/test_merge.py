@@ -724,7 +724,7 @@ def test_what_cannot_be_merged_is_refused():
     for options, message in (
         (
             {"merge": "output"},
-            "'merge' parameter of TaskVectors must be one of weights, outputs, .* Got 'output' instead",
+            "'merge' parameter of TaskVectors must be 'weights', 'outputs', .* Got 'output' instead",
         ),
         ({"merge": "outputs", "scale": {"3.*": 2.0}}, "by parameter name are of merged weights, and not of outputs"),
         ({"merge": "probabilities", "background": 0.5}, "for runs on single tasks"),

@@ -295,6 +295,11 @@ def test_design_writes_subsets_that_fit_reads_when_they_are_filled(tmp_path):
     refused = run("design", "--extend", path, "--design", "fixed:2", "-n", 2, "-o", path)
     assert (refused.exit_code, "itself" in refused.stderr) == (2, True)
     assert run("design", "--design", "fixed:2", "-n", 2).exit_code == 2
+    of_file = run(
+        "design", "--tasks", "a,b,c,d", "--design", path
+    )  # which measure takes, and design does not draw from
+    assert of_file.exit_code == 2
+    assert "A design must be bernoulli:P" in of_file.stderr
     drawn = document("design", "--tasks", "a,b", "-d", "dirichlet", "-n", 5, "--bounds", "a=10%:30%")
     assert all(0.1 <= row[0] <= 0.3 and sum(row) == pytest.approx(1) for row in drawn["subsets"])
 

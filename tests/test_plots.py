@@ -139,5 +139,5 @@ def test_plots_load_when_asked_for():
 
 def test_without_matplotlib_one_sentence_says_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(whence.InputError, match=r"pip install 'whence\[plots\]'"):
+    with pytest.raises(whence.InputError, match=r'Plots need matplotlib: pip install "whence\[plots\]"'):
         plots.attribution(whence.attribute(model))

@@ -14,16 +14,23 @@ import pytest
 from typer.testing import CliRunner
 
 import whence
+from browser import inflated, inflated_text
 from whence.answers.attribution import Attribution
 from whence.answers.rules import RULES
 from whence.answers.suggestion import ALL_MEASURED
 from whence.cli import app
 from whence.display.report import collect, write_page
-from whence.display.report.answer import answer, next_in_words, subset_in_words, tasks_in_words, trust_in_words
+from whence.display.report.answer import (
+    answer,
+    facts_of,
+    next_in_words,
+    subset_in_words,
+    tasks_in_words,
+    trust_in_words,
+)
 from whence.display.report.export import exported
-from whence.display.report.facts import facts_of
 from whence.display.report.findings import _pairs, _total
-from whence.display.report.packing import inflated, inflated_text, pack, pack_shown
+from whence.display.report.packing import deflated, pack, pack_shown
 from whence.evaluation import LearningCurve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fused import FusedSurrogate
@@ -500,3 +507,7 @@ def test_report_refuses_rules_that_mixtures_have_no_answer_to(tmp_path):
     assert result.exit_code == 2
     assert "Use --rule shift" in result.stderr
     assert not (tmp_path / "x.html").exists()
+
+
+def test_a_deflated_document_is_read_back_with_null_for_nan():
+    assert inflated(deflated({"lds": [0.5, float("nan")]})) == {"lds": [0.5, None]}

@@ -9,12 +9,11 @@ import pytest
 from sklearn.base import clone
 
 import whence
-from browser import at_rest, launched, opened
+from browser import at_rest, inflated, launched, opened
 from test_report import unpacked
 from whence.display.numbers import number, span
 from whence.display.report import collect, write_page
 from whence.display.report.export import exported
-from whence.display.report.packing import inflated
 from whence.evaluation import learning_curve, noise_ceiling
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fit import CANDIDATES

@@ -257,7 +257,7 @@ def test_half_precision_is_near_to_single_and_not_the_same():
         (lambda: Recipe(steps=1, batch_size=2, accumulate=3), "cannot be made in 3 passes"),
         (lambda: Recipe(steps=1, precision="float16"), "no precision 'float16'"),
         (lambda: SAM(rho=-1), "'rho' of SAM"),
-        (lambda: NSO(pairs=0), "'pairs' of NSO"),
+        (lambda: NSO(pairs=0), "'pairs' parameter of NSO"),
         (lambda: SAM(base="nso"), "'base' of SAM"),
     ],
 )
@@ -393,9 +393,9 @@ def test_a_start_for_every_seed():
 
 def test_a_start_that_does_not_fit_is_refused():
     tasks, target = data()
-    with pytest.raises(InputError, match=r"init\(0\) returned has no '0.weight'"):
+    with pytest.raises(InputError, match=r"init\(0\) returned has no parameter '0.weight'"):
         Retrain(Problem(make("mlp"), tasks, target), RECIPES["sgd"], init=lambda seed: {"weight": torch.zeros(2)})
-    with pytest.raises(InputError, match=r"must have shape \(3, 6\). Got \(3, 7\)"):
+    with pytest.raises(InputError, match=r"must have shape \(3, 6\), as in the model. Got \(3, 7\)"):
         Retrain(Problem(make("linear"), tasks, target), RECIPES["sgd"], init=lambda seed: nn.Linear(7, CLASSES))
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,23 +28,11 @@ LONGEST_REASON = 300  # characters of an error of others
 class Message(Exception):  # noqa: N818 - of errors and of warnings
     """A message that knows which parameters it names, so that the command line can show its flags instead.
 
-    Parameters
-    ----------
-    text : str
-        What was wrong, where, and what to do. With a ``parameter``, the rest of the sentence: "must be …".
-    parameter : str, optional
-        The parameter at fault, which starts the sentence.
-    of : str, optional
-        The function or class that takes it.
-    fix : mapping, optional
-        Parameters and values to add, which fix everything; "instead" maps what was given to what should have been
-        given.
-    **named : object
-        Other parameters, which the text holds as ``{name}``, with the value to give them; None if there is none.
-        What follows a colon tells values of one parameter apart: ``{ignore:1}`` and ``{ignore:2}``.
+    The text says what was wrong, where, and what to do; with a ``parameter`` ``of`` a function or class, which starts
+    the sentence, it is the rest: "must be …". It holds other parameters as ``{name}``, to be ``named`` with the value
+    to give them, or None; what follows a colon tells values of one apart: ``{ignore:1}`` and ``{ignore:2}``. A ``fix``
+    has parameters and values to add, which fix everything; "instead" maps what was given to what should have been.
 
-    Examples
-    --------
     >>> print(InputError("must be at least 1. Got 0 instead.", parameter="size", of="select"))
     The 'size' parameter of select must be at least 1. Got 0 instead.
     >>> error = InputError("'x' is not a number. Leave the column out with {ignore}.", ignore="note")
@@ -93,50 +83,52 @@ class DataWarning(Message, UserWarning):
     """The answer is right but the data deserve a look."""
 
 
+def needed(module: str, why: str, extra: str) -> Any:
+    """Import an optional dependency; if it is missing, the error says ``why`` it is needed and how to install it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f'{why}: pip install "whence[{extra}]".') from error
+
+
+def whole_number(value: object, parameter: str, least: int = 1, *, of: str = "") -> int:
+    """The value, if it is an integer of at least ``least``; anything else is refused."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"must be an integer of at least {least}. Got {value!r} instead.", parameter=parameter, of=of)
+    return int(value)
+
+
+def check_choice(value: object, known: Sequence[str], parameter: str, *, of: str = "") -> None:
+    """Refuse a value that is not one of those known."""
+    if value not in known:
+        *others, last = map(repr, known)
+        raise InputError(f"must be {', '.join(others)} or {last}. Got {value!r} instead.", parameter=parameter, of=of)
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; None where none is close."""
+    # A transposed or mis-cased name is the usual slip, so capitals do not count against a match.
+    by_lower = {other.lower(): other for other in reversed(list(known))}
+    found = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return by_lower[found[0]] if found else None
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Sentence that names the closest known name, or the known names where none is close.
 
-    Parameters
-    ----------
-    name : str
-        What was asked for.
-    known : iterable of str
-        What there is.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> did_you_mean("los", ["loss", "acc"])
     "Did you mean 'loss'?"
     >>> did_you_mean("speed", ["loss", "acc"])
     'There are: loss, acc.'
     """
     names = list(known)
-    # A transposed or mis-cased name is the usual slip, so capitals do not count against a match.
-    by_lower = {other.lower(): other for other in reversed(names)}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1)
-    return f"Did you mean '{by_lower[close[0]]}'?" if close else f"There are: {some_of(names)}."
+    meant = closest(name, names)
+    return f"There are: {some_of(names)}." if meant is None else f"Did you mean '{meant}'?"
 
 
 def some_of(names: Iterable[str], limit: int = 8) -> str:
     """Names joined by commas, the first few of many.
 
-    Parameters
-    ----------
-    names : iterable of str
-        What to list.
-    limit : int
-        How many to spell out.
-
-    Returns
-    -------
-    str
-
-    Examples
-    --------
     >>> some_of(["a", "b", "c"], limit=2)
     'a, b and 1 more'
     """
@@ -148,8 +140,6 @@ def some_of(names: Iterable[str], limit: int = 8) -> str:
 def counted(number: int, noun: str) -> str:
     """Text of a number with its noun, in the plural unless there is exactly one.
 
-    Examples
-    --------
     >>> counted(1, "run"), counted(3, "run")
     ('1 run', '3 runs')
     """
@@ -159,14 +149,8 @@ def counted(number: int, noun: str) -> str:
 def safe_text(text: str, most: int | None = None) -> str:
     r"""Foreign text made safe to show: escape sequences and marks that turn text around are spelled out.
 
-    Parameters
-    ----------
-    text : str
-    most : int, optional
-        Characters to keep; the middle of a longer text is left out.
+    Of a text with more than ``most`` characters, the middle is left out.
 
-    Examples
-    --------
     >>> safe_text("\x1b[31mred"), safe_text("abcdefgh", most=4)
     ('\\x1b[31mred', 'ab … 4 characters … gh')
     """
@@ -179,8 +163,6 @@ def safe_text(text: str, most: int | None = None) -> str:
 def brief(error: BaseException) -> str:
     r"""Kind and message of an error in one line, safe to show anywhere.
 
-    Examples
-    --------
     >>> brief(ValueError("no\n  good"))
     'ValueError: no good'
     """

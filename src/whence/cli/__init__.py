@@ -1,14 +1,15 @@
 """The command line: the verbs of the library on files of runs. It parses and prints; nothing imports it.
 
-Verbs that take a file of runs are functions from the table to an `Answer` (verbs.py, evaluate.py, report.py), which
-`on_runs` turns into commands; each other command has its own file. arguments.py declares the options, shell.py prints
+Verbs are functions from options to an `Answer`, which `as_command` turns into commands. Those that take a file of runs
+are in verbs.py and evaluate.py; each other one has its own file. arguments.py declares the options, shell.py prints
 answers and errors. Slow imports happen inside the verb that needs them, so ``whence --help`` is immediate.
 """
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,6 @@ from whence.cli.evaluate import evaluate
 from whence.cli.finetune import finetune
 from whence.cli.icl import icl
 from whence.cli.measure import measure
-from whence.cli.report import report
 from whence.cli.search import search
 from whence.cli.shell import Answer, Verb
 from whence.display.layout import Terminal
@@ -44,9 +44,6 @@ Example: whence attribute runs.csv --outcome loss --ignore run_id
 
 Lower outcomes are better, unless named with --maximize.
 """
-START, MAKE, LOOK = "Start here", "Make the runs", "How much do the runs tell?"
-ASK, DECIDE = "What do tasks do?", "What next?"
-LANGUAGE = "All of it, for language models"
 
 app = typer.Typer(
     help=FLOW,
@@ -57,58 +54,42 @@ app = typer.Typer(
 )
 
 
-def read(
-    files: args.Files = None,
-    model: args.ModelFile = None,
-    outcome: args.Outcome = None,
-    maximize: args.Maximize = None,
-    ignore: args.Ignore = None,
-    task: args.Task = None,
-    subset_column: args.SubsetColumn = None,
-    missing: args.Missing = None,
-    sheet: args.SheetName = None,
-) -> args.Asked:
-    """Return the table of runs that the options describe, and the model where one was saved."""
-    from whence.outcomes.bookkeeping import hint_at_directions
-
-    if model is not None:
-        if any((files, outcome, maximize, ignore, task, subset_column, missing, sheet)):
-            raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
-        fitted = whence.load(model)
-        return args.Asked(fitted.outcomes, fitted)
-    if not files:
-        raise InputError("There is nothing to read. Give a file of runs, or --model FILE.")
-    runs = whence.read_outcomes(
-        files,
-        args.names_of(outcome) or None,
-        tasks=args.names_of(task) or None,
-        ignore=args.names_of(ignore),
-        maximize=args.names_of(maximize),
-        subset_column=subset_column,
-        missing=None if missing is None else missing.value,
-        sheet=sheet,
-    )
-    hint_at_directions(runs)
-    return args.Asked(runs)
-
-
-def on_runs(answer: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a command from a function that returns an answer: its own options, those of `read`, and ``--json``."""
+def as_command(answer: Callable[..., Answer]) -> Callable[..., None]:
+    """Make a command from a function that returns an answer: with its options, and ``--json``."""
 
     def command(as_json: args.Json = False, **given: Any) -> None:
         for output in (given.get("output"), given.get("save")):
-            _refuse_overwriting(given["files"] or (), output)
-        asked = read(**{name: given.pop(name) for name in reading})
-        answer(asked, **given).print(as_json=as_json)
+            _refuse_overwriting(given.get("files") or (), output)
+        with redirect_stdout(sys.stderr):  # what the user's file prints, when it is loaded or run, is not our answer
+            found = _called(answer, given)
+        found.print(as_json=as_json)
+        if found.failed:
+            raise typer.Exit(1)
 
-    reading = inspect.signature(read).parameters
-    own = list(inspect.signature(answer).parameters.values())[1:]
-    ending = inspect.signature(command).parameters["as_json"]
-    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*reading.values(), *own, ending)]
+    own = inspect.signature(command).parameters["as_json"]
+    parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*_options(answer), own)]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__name__, command.__doc__ = answer.__name__, answer.__doc__
     return command
+
+
+def _options(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """Parameters of a function; in place of one that a function makes, as `args.read` makes the runs, those of that."""
+    for parameter in inspect.signature(function).parameters.values():
+        maker = _maker(parameter)
+        yield from [parameter] if maker is None else _options(maker)
+
+
+def _called(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call a function with given options, and with what is made from them."""
+    makers = {name: _maker(parameter) for name, parameter in inspect.signature(function).parameters.items()}
+    return function(**{name: _called(make, given) if make else given[name] for name, make in makers.items()})
+
+
+def _maker(parameter: inspect.Parameter) -> Callable[..., Any] | None:
+    first, *_ = getattr(parameter.annotation, "__metadata__", (None,))
+    return first if inspect.isfunction(first) else None
 
 
 def _refuse_overwriting(files: Sequence[Path], output: Path | None) -> None:
@@ -128,19 +109,19 @@ def demo(output: args.Output = None, seed: args.Seed = 0, as_json: args.Json = F
         raise typer.Exit(1)
 
 
-COMMANDS: dict[str, list[Callable[..., None]]] = {
-    START: [demo],
-    MAKE: [search, design, measure, estimate],
-    LOOK: [on_runs(verbs.fit), on_runs(evaluate), on_runs(report), benchmark],
-    ASK: [on_runs(verbs.attribute), on_runs(verbs.interactions), on_runs(verbs.predict)],
-    DECIDE: [on_runs(verbs.select), on_runs(verbs.suggest)],
-    LANGUAGE: [finetune, icl],
+VERBS: dict[str, list[Callable[..., Answer]]] = {
+    "Make the runs": [search, design, measure, estimate],
+    "What do the runs tell you?": [verbs.fit, evaluate, verbs.report, benchmark],
+    "What do tasks do?": [verbs.attribute, verbs.interactions, verbs.predict],
+    "What next?": [verbs.select, verbs.suggest],
+    "All of it, for language models": [finetune, icl],
 }
-for panel, commands in COMMANDS.items():
-    for each in commands:
+app.command(cls=Verb, rich_help_panel="Start here")(demo)
+for panel, answers in VERBS.items():
+    for each in answers:
         paragraphs = inspect.cleandoc(each.__doc__ or "").split("\n\n")  # lines of one are wrapped by the terminal
         text = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
-        app.command(cls=Verb, rich_help_panel=panel, help=text)(each)
+        app.command(cls=Verb, rich_help_panel=panel, help=text)(as_command(each))
 
 
 def _version(wanted: bool) -> None:

@@ -30,27 +30,9 @@ MissingWeights = Enum("MissingWeights", {"drop": "drop", "zero": "zero"})
 Names = list[str] | None
 
 
-class Asked(NamedTuple):
-    """The runs that a verb works on, and their model if it was saved before."""
-
-    runs: "Outcomes"
-    fitted: "Model | None" = None
-
-    def model(self, estimates: "list[Path] | None", seed: int, features: Path | None = None) -> "Model":
-        """Return the saved model, or one fitted now."""
-        import whence
-        from whence.outcomes.cells import read_features
-
-        if self.fitted is None:
-            known = None if features is None else read_features(features)
-            return whence.fit(self.runs, estimates=read_estimates(estimates, self.runs), features=known, seed=seed)
-        if estimates or features is not None:
-            raise InputError("A saved model is fitted already: leave --estimates and --features out, or give the runs.")
-        return self.fitted
-
-
 _name = partial(typer.Option, metavar="NAME")
 _column = partial(_name, rich_help_panel=COLUMNS)
+_allowed = partial(typer.Option, rich_help_panel="Which subsets are allowed")
 
 # The table of runs.
 Files = Annotated[
@@ -58,7 +40,7 @@ Files = Annotated[
     typer.Argument(
         metavar="FILE",
         show_default=False,
-        help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several are one table.",
+        help="Runs, one per row: .csv, .tsv, .jsonl, .xlsx, .parquet, .npz, or a run folder. Several make one table.",
     ),
 ]
 ModelFile = Annotated[Path | None, typer.Option("--model", metavar="FILE", help="Use a model saved by fit --save.")]
@@ -70,7 +52,8 @@ Task = Annotated[Names, _column("--task", "--tasks", help="Column that holds a t
 SubsetColumn = Annotated[str | None, _column("--subset-column", help="Column that lists the tasks, as web,code.")]
 SheetName = Annotated[str | None, _column("--sheet", help="Sheet of an Excel file.")]
 Missing = Annotated[
-    MissingWeights | None, typer.Option(help="Treat an empty weight as no run, or as zero.", rich_help_panel=COLUMNS)
+    MissingWeights | None,
+    typer.Option(help="What an empty weight means: drop the run, or zero.", rich_help_panel=COLUMNS),
 ]
 Estimates = Annotated[
     list[Path] | None,
@@ -111,12 +94,12 @@ Top = Annotated[int | None, typer.Option(metavar="N", help="Show the N best and 
 TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]
 Subset = Annotated[Names, typer.Option(metavar="TASKS", help="Tasks, as a,c (mixtures: a=0.7,c=0.3). Repeatable.")]
 Subsets = Annotated[Path | None, typer.Option(metavar="FILE", help="Read subsets from a file with a column per task.")]
-Size = Annotated[int | None, typer.Option(metavar="N", help="Choose exactly N tasks.")]
-MaxSize = Annotated[int | None, typer.Option(metavar="N", help="Choose at most N tasks.")]
-Include = Annotated[Names, _name("--include", help="Require this task. Repeatable.")]
-Exclude = Annotated[Names, _name("--exclude", help="Forbid this task. Repeatable.")]
-Cost = Annotated[Names, typer.Option(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
-Budget = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.")]
+Size = Annotated[int | None, _allowed(metavar="N", help="Choose exactly N tasks.")]
+MaxSize = Annotated[int | None, _allowed(metavar="N", help="Choose at most N tasks.")]
+Include = Annotated[Names, _allowed(metavar="NAME", help="Require this task. Repeatable.")]
+Exclude = Annotated[Names, _allowed(metavar="NAME", help="Forbid this task. Repeatable.")]
+Cost = Annotated[Names, _allowed(metavar="TASK=COST", help="Cost of a task. Repeatable.")]
+Budget = Annotated[float | None, _allowed(metavar="COST", help="Limit the total cost.")]
 Risk = Annotated[float, typer.Option(metavar="N", help="Optimise the prediction minus N standard deviations.", max=1e6)]
 By = Annotated[SelectBy, typer.Option(help="Choose by predicted outcome, or by scores of tasks.")]
 Bounds = Annotated[
@@ -135,6 +118,9 @@ Count = Annotated[int, typer.Option("-n", metavar="N", help="Number of runs to s
 Aim = Annotated[SuggestBy, typer.Option("--by", help="Learn most (variance), or beat the best run (improvement).")]
 
 # The answer.
+_folder = typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
+Folder = Annotated[Path, _folder]
+FolderIfAny = Annotated[Path | None, _folder]
 Output = Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write the runs to this file.")]
 PageFile = Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="Write the page to this file.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Random seed.", min=0)]
@@ -142,6 +128,81 @@ AcceptChange = Annotated[
     bool, typer.Option("--accept-change", help="Resume although the function or its data have changed.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------
+
+
+class Asked(NamedTuple):
+    """The runs that a verb works on, what else their model is fitted to, and that model if it was saved before."""
+
+    runs: "Outcomes"
+    fitted: "Model | None" = None
+    estimates: list[Path] | None = None
+    features: Path | None = None
+
+    def model(self, seed: int) -> "Model":
+        """Return the saved model, or one fitted now."""
+        import whence
+        from whence.outcomes.cells import read_features
+
+        if self.fitted is None:
+            known = None if self.features is None else read_features(self.features)
+            cheap = read_estimates(self.estimates, self.runs)
+            return whence.fit(self.runs, estimates=cheap, features=known, seed=seed)
+        if self.estimates or self.features is not None:
+            raise InputError("A saved model is fitted already: leave --estimates and --features out, or give the runs.")
+        return self.fitted
+
+
+def read(
+    files: Files = None,
+    model: ModelFile = None,
+    outcome: Outcome = None,
+    maximize: Maximize = None,
+    ignore: Ignore = None,
+    task: Task = None,
+    subset_column: SubsetColumn = None,
+    missing: Missing = None,
+    sheet: SheetName = None,
+) -> Asked:
+    """Return the table of runs that the options describe, and the model where one was saved."""
+    import whence
+    from whence.outcomes.bookkeeping import hint_at_directions
+
+    if model is not None:
+        if any((files, outcome, maximize, ignore, task, subset_column, missing, sheet)):
+            raise InputError("A saved model has its runs and their columns: give --model alone, or a file of runs.")
+        fitted = whence.load(model)
+        return Asked(fitted.outcomes, fitted)
+    if not files:
+        raise InputError("There is nothing to read. Give a file of runs, or --model FILE.")
+    runs = whence.read_outcomes(
+        files,
+        names_of(outcome) or None,
+        tasks=names_of(task) or None,
+        ignore=names_of(ignore),
+        maximize=names_of(maximize),
+        subset_column=subset_column,
+        missing=None if missing is None else missing.value,
+        sheet=sheet,
+    )
+    hint_at_directions(runs)
+    return Asked(runs)
+
+
+Runs = Annotated[Asked, read]
+
+
+def read_to_fit(asked: Runs, estimates: Estimates = None, features: Features = None) -> Asked:
+    """Return the runs, and what else their model is to be fitted to."""
+    return asked._replace(estimates=estimates, features=features)
+
+
+ToFit = Annotated[Asked, read_to_fit]
+
+
+# ---- text ------------------------------------------------------------------------------------------------
 
 
 def names_of(given: Iterable[str] | None) -> list[str]:
@@ -163,13 +224,7 @@ def numbers_of(given: Iterable[str] | None) -> dict[str, float]:
     >>> numbers_of(["a=2,b=0.5"])
     {'a': 2.0, 'b': 0.5}
     """
-    found = {}
-    for item in names_of(given):
-        name, _, text = item.rpartition("=")
-        if not (name and text):
-            raise InputError(f"'{item}' must be a task and a number, such as a=2.")
-        found[name.strip()] = _number(text, item)
-    return found
+    return {name: _number(text) for name, text in pairs_of(given, "a task and a number, such as a=2").items()}
 
 
 def bounds_of(given: Iterable[str] | None) -> dict[str, tuple[float, float]]:
@@ -178,23 +233,33 @@ def bounds_of(given: Iterable[str] | None) -> dict[str, tuple[float, float]]:
     >>> bounds_of(["web=0.1:0.5,code=:20%", "law=0.05:"])
     {'web': (0.1, 0.5), 'code': (0.0, 0.2), 'law': (0.05, 1.0)}
     """
-    found = {}
-    for item in names_of(given):
-        name, _, text = item.rpartition("=")
+    what, found = "a source with its least and most weight, such as web=0.1:0.5", {}
+    for name, text in pairs_of(given, what).items():
         low, colon, high = text.partition(":")
-        if not name or not colon:
-            raise InputError(f"'{item}' must be a source with its least and most weight, such as web=0.1:0.5.")
-        found[name.strip()] = (_number(low, item) if low.strip() else 0.0, _number(high, item) if high.strip() else 1.0)
+        if not colon:
+            raise InputError(f"'{name}={text}' must be {what}.")
+        found[name] = (_number(low) if low.strip() else 0.0, _number(high) if high.strip() else 1.0)
     return found
 
 
-def _number(text: str, item: str) -> float:
+def pairs_of(given: Iterable[str] | None, what: str) -> dict[str, str]:
+    """Return what stands behind the equals signs of an option, by name; ``what`` it must be is said in errors."""
+    found = {}
+    for item in names_of(given):
+        name, _, text = item.rpartition("=")
+        if not (name and text):
+            raise InputError(f"'{item}' must be {what}.")
+        found[name.strip()] = text.strip()
+    return found
+
+
+def _number(text: str) -> float:
     """Number of a text, also one such as 20% or 40B."""
     from whence.outcomes.values import as_column
 
     column = as_column([text])
     if column.wrong or column.is_empty:
-        raise InputError(f"'{item}' must be a task and a number, such as a=2.")
+        raise InputError(f"'{text}' must be a number, such as 0.5, 20% or 40B.")
     return float(column.values[0])
 
 

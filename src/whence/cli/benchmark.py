@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MethodNames = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[METHOD]...",
+        metavar="METHOD",
         help="scikit-learn regressor, or outcome function for the data set of --data, as FILE.py:NAME; "
         "or one of: tuned linear, least squares, lasso, tuned kernel, paper kernel, size only.",
         show_default=False,
@@ -42,9 +42,8 @@ def benchmark(
     runs: Sizes = None,
     splits: args.Splits = 5,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
-    """Score a method on recorded runs, beside whence and simpler ones."""
+) -> Answer:
+    """Score a method on recorded runs, next to whence and simpler methods."""
     from whence.datasets import available, leaderboard
     from whence.datasets.leaderboard import SIZES
     from whence.surrogates.peers import STANDARD, peers
@@ -76,7 +75,7 @@ def benchmark(
         *(remark(f"{name}: {words}") for name, words in SCORES.items()),
         remark("of the mean: the rank correlation where the mean over targets is the outcome"),
     ]  # fmt: skip
-    Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page).print(as_json=as_json)
+    return Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page)
 
 
 def _method(text: str, seed: int) -> "Method":

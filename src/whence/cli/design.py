@@ -11,6 +11,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
+from whence.cli.measure import drawn_by
 from whence.cli.shell import Answer
 from whence.display.layout import Page, command, remark, table
 from whence.errors import InputError, counted
@@ -42,13 +43,11 @@ def design(
     outcome: Outcome = None,
     output: Output = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Plan the runs: write the subsets to measure, for any scheduler.
 
     A row is a run and a column a task. Fill in a column of outcomes, and hand the file to whence fit.
     """
-    from whence.cli.measure import design_of
     from whence.designs import extended, with_bounds
     from whence.outcomes.cells import read_subsets
 
@@ -61,7 +60,7 @@ def design(
         raise InputError("There are no tasks. Name them, as in --tasks a,b,c, or --extend a file that has them.")
     if output is not None and extend is not None and output.exists() and output.samefile(extend):
         raise InputError(f"{output}: this is the file to extend itself. Write the new rows to another file.")
-    drawn = with_bounds(design_of(design, n, names), args.bounds_of(bounds), names)
+    drawn = with_bounds(drawn_by(design, n), args.bounds_of(bounds), names)
     known = None if earlier is None else earlier.to_numpy()
     subsets = extended(drawn, len(names), n, known=known, seed=seed)
     header, rows = [*names, *args.names_of(outcome)], _rows(subsets, len(args.names_of(outcome)))
@@ -76,8 +75,7 @@ def design(
         page += [Text(f"Written to {output}."), remark("next: measure each row, fill in a column of outcomes, and")]
         wanted = shlex.quote(",".join(args.names_of(outcome)) or "NAME")
         page.append(command(f"  whence fit {shlex.quote(str(output))} --outcome {wanted}"))
-    document: dict[str, Any] = {"tasks": names, "design": design, "seed": seed, "subsets": subsets}
-    Answer(document, page).print(as_json=as_json)
+    return Answer({"tasks": names, "design": design, "seed": seed, "subsets": subsets}, page)
 
 
 def _rows(subsets: "NDArray[np.float64]", n_empty: int) -> list[list[Any]]:

@@ -2,9 +2,7 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
 import time
-from contextlib import redirect_stdout
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +11,7 @@ import typer
 from rich.text import Text
 
 from whence.cli import arguments as args
-from whence.cli.measure import design_of
+from whence.cli.measure import design_of, ledger_document
 from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
@@ -32,9 +30,6 @@ BUDGETS = (5, 10, 20, 40)
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
 Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
-Folder = Annotated[
-    Path | None, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
 DesignText = Annotated[
     str | None,
     typer.Option(
@@ -56,13 +51,12 @@ def estimate(
     method: Method = None,
     design: DesignText = None,
     n: Subsets = None,
-    output: Folder = None,
+    output: args.FolderIfAny = None,
     truth: TrueRuns = None,
     budget: RunBudget = None,
     seed: args.Seed = 0,
     accept_change: args.AcceptChange = False,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Estimate many subsets of a PyTorch model without training on each.
 
     The function returns a whence.Problem(model, tasks, targets). For methods that train, it returns (problem, recipe)
@@ -97,16 +91,10 @@ def estimate(
     measured accuracy. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
     both: whence fit true/ --estimates cheap/
     """
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        given = _problem(problem)
-        if method is None:
-            document, page = _prices(problem, given, n, budget)
-        else:
-            document, page = _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
-    Answer(document, page).print(as_json=as_json)
-    if document.get("failed"):
-        raise typer.Exit(1)
+    given = _problem(problem)
+    if method is None:
+        return _prices(problem, given, n, budget)
+    return _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
 
 
 def _problem(text: str) -> Setup:
@@ -127,8 +115,9 @@ def _problem(text: str) -> Setup:
 # ---- what each method costs ------------------------------------------------------------------------------
 
 
-def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tuple[dict[str, object], Page]:
+def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Answer:
     from whence.ladder.probes import price_of_runs, probe
+    from whence.outcomes.sizes import size_in_words
 
     work = workload(given)
     n = _enough(work.n_tasks) if n is None else n
@@ -143,7 +132,13 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         total = price.total(n)
         in_runs = "" if run is None else f"{total / run:,.1f}"
         mark = Text("recommended" if name == method else "", style="green")
-        cells = [_duration(price.once), _duration(price.each), _duration(total), in_runs, _memory(price.bytes)]
+        cells = [
+            _duration(price.once),
+            _duration(price.each),
+            _duration(total),
+            in_runs,
+            size_in_words(price.bytes) if price.bytes else "–",
+        ]
         expected = "" if name == "retrain" else _evidence(work.evidence(name))
         rows.append([name, *cells, expected, METHODS[name].trust, mark])
     mixes = _mixes(spent, work, budget)
@@ -166,7 +161,7 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
     rows_wanted = n if budget is None or method != "retrain" else min(n, int(budget))
     next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {rows_wanted} -o {_folder(method)}/"
     columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "LDS", "trust it for", ""]
-    return document, [
+    page: Page = [
         Text(about),
         title(f"What {n} subsets cost on this machine"),
         table(columns, rows, left=["trust it for", ""]),
@@ -176,6 +171,7 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> tup
         command(next_step),
         *_mixes_page(mixes),
     ]
+    return Answer(document, page)
 
 
 def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) -> list[dict[str, Any]]:
@@ -225,12 +221,6 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.2g} min" if seconds >= 120 else f"{seconds:.2g} s"
 
 
-def _memory(value: float) -> str:
-    from whence.outcomes.sizes import size_in_words
-
-    return size_in_words(value) if value else "–"
-
-
 # ---- estimates -------------------------------------------------------------------------------------------
 
 
@@ -243,7 +233,7 @@ def _estimates(
     truth: Path | None,
     seed: int,
     accept_change: bool,
-) -> tuple[dict[str, object], Page]:
+) -> Answer:
     from whence.measuring.engine import Workers
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
@@ -280,28 +270,17 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
     return estimator, None if verdict is None else str(verdict)
 
 
-def _told(
-    ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float
-) -> tuple[dict[str, object], Page]:
+def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float) -> Answer:
     from whence.measuring.display import summary
 
-    document = {
-        "folder": str(folder),
-        "method": method,
-        "rows": ledger.status.size,
-        "measured": ledger.done,
-        "failed": ledger.failed,
-        "tasks": ledger.plan.task_names,
-        "targets": ledger.targets,
-        "provenance": ledger.plan.provenance,
-        "verdict": verdict,
-    }
+    document = ledger_document(ledger, folder)
+    document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
     page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))
     if method == "retrain":
-        return document, [*page, remark("next: fit a surrogate"), command(f"  whence fit {where}")]
-    page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
-    page.append(command(f"  whence fit TRUE_RUNS --estimates {where}"))
-    page.append(command(f"  whence suggest TRUE_RUNS --estimates {where}"))
-    return document, page
+        page += [remark("next: fit a surrogate"), command(f"  whence fit {where}")]
+    else:
+        page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
+        page += [command(f"  whence {verb} TRUE_RUNS --estimates {where}") for verb in ("fit", "suggest")]
+    return Answer(document, page, failed=ledger.failed > 0)

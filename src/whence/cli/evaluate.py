@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    asked: args.Asked,
+    asked: args.Runs,
     *,
     estimates: args.Estimates = None,
     methods: args.Methods = None,
@@ -44,11 +44,11 @@ def evaluate(
     runs = asked.runs.on_simplex()
     truth = None if loo is None else _leave_one_out(loo, runs)
     needed = None if effect is None else runs_needed(runs, effect)
-    beside = peers(args.names_of(methods) or STANDARD, seed)
+    rivals = peers(args.names_of(methods) or STANDARD, seed)
     cheap = args.read_estimates(estimates, runs)
     # Learned once: splits are of the true runs, and estimates are the same for all of them.
     rungs = None if cheap is None else {rung.name: rung.model for rung in learn_rungs(cheap, runs, seed=seed)}
-    rows: dict[str, Method] = {"whence": lambda train: whence.fit(train, estimates=rungs, seed=seed), **beside}
+    rows: dict[str, Method] = {"whence": lambda train: whence.fit(train, estimates=rungs, seed=seed), **rivals}
     if rungs is not None:
         rows["estimates"] = lambda train: whence.fit(train.rows([]), estimates=rungs)
         rows["true runs"] = lambda train: whence.fit(train, seed=seed)

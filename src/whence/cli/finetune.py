@@ -1,8 +1,6 @@
 """The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
-import sys
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,7 @@ from whence.cli import arguments as args
 from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, Row, remark, table, title
 from whence.display.numbers import decimals, number, share, span
-from whence.display.pages import attribution_page, interactions_page, model_page, selection_page
+from whence.display.pages import attribution_page, model_page, selection_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -38,10 +36,7 @@ ModelPlace = Annotated[
 ]
 Tasks = Annotated[list[Path], typer.Option("--tasks", "-t", metavar="FILE", help="Source, as JSONL. Repeatable.")]
 Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="Target, as JSONL. Repeatable.")]
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
-More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="More sources, as a shell expands them.")]
+More = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More sources, as a shell expands them.")]
 RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
 Tokens = Annotated[float | None, typer.Option(metavar="N", help="Choose sources of at most N tokens.", min=1)]
 Weights = Annotated[bool, typer.Option("--weights", help="Choose a weight for each source.")]
@@ -72,7 +67,7 @@ def finetune(
     model: ModelPlace,
     tasks: Tasks,
     target: Targets,
-    output: Folder,
+    output: args.Folder,
     more_tasks: More = None,
     budget: RunBudget = 20,
     tokens: Tokens = None,
@@ -94,8 +89,7 @@ def finetune(
     engine: EngineName = None,
     top: args.Top = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Find the sources of text to fine-tune a language model on.
 
     A source is a JSONL file with an object per line: "messages", "prompt" and "completion", "text" and "label", or
@@ -106,42 +100,39 @@ def finetune(
     from whence import hf
     from whence.icl.language import import_transformers
 
-    with redirect_stdout(sys.stderr):
-        sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
-        targets = hf.read_sources(target)
-        if len(sources) < 2:
-            raise InputError("There must be at least two sources to choose from. Got one.")
-        if tokens is not None and weights:
-            raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
-        leaks = hf.find_leaks(sources, targets)
-        hf.warn_of_leaks(leaks)
-        import_transformers().utils.logging.disable_progress_bar()
-        adapted = hf.load(
-            model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
-            checkpointing=checkpointing, seed=seed,
-        )  # fmt: skip
-        written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
-        prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
-        recipe = _recipe(prepared, steps, lr, batch_size)
-        short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
-        how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
-        problem = prepared.problem()
-        plan = hf.plan_of(problem, recipe, budget)
-        print_line("note", f"This takes {hf.plan_in_words(plan)}.")
-        print_line("note", f"A run has {recipe}. {prepared.adapted}.")
-        found = hf.finetune(
-            prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how
-        )
-        page, document = _page(found, top), _document(found, prepared, leaks)
-        if verify:
-            frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
-            page += _verified_page(frame, verify)
-            document["verified"] = frame.to_dict("records")
-        place = output / "report.html"
-        whence.report(found.model, place, seed=seed)
-        document["report"] = str(place)
-        page.append(Text(f"Written to {place}: open it in a browser."))
-    Answer(document, page).print(as_json=as_json)
+    sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
+    targets = hf.read_sources(target)
+    if len(sources) < 2:
+        raise InputError("There must be at least two sources to choose from. Got one.")
+    if tokens is not None and weights:
+        raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
+    leaks = hf.find_leaks(sources, targets)
+    hf.warn_of_leaks(leaks)
+    import_transformers().utils.logging.disable_progress_bar()
+    adapted = hf.load(
+        model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
+        checkpointing=checkpointing, seed=seed,
+    )  # fmt: skip
+    written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
+    prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
+    recipe = _recipe(prepared, steps, lr, batch_size)
+    short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
+    how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
+    problem = prepared.problem()
+    plan = hf.plan_of(problem, recipe, budget)
+    print_line("note", f"This takes {hf.plan_in_words(plan)}.")
+    print_line("note", f"A run has {recipe}. {prepared.adapted}.")
+    found = hf.finetune(prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how)
+    page, document = _page(found, top), _document(found, prepared, leaks)
+    if verify:
+        frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
+        page += _verified_page(frame, verify)
+        document["verified"] = frame.to_dict("records")
+    place = output / "report.html"
+    whence.report(found.model, place, seed=seed)
+    document["report"] = str(place)
+    page.append(Text(f"Written to {place}: open it in a browser."))
+    return Answer(document, page)
 
 
 def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
@@ -180,7 +171,7 @@ def _document(found: "Finetuned", prepared: "Prepared", leaks: "list[Leak]") -> 
 
 def _page(found: "Finetuned", top: int | None) -> Page:
     targets, chosen, model = found.model.target_names, found.chosen, found.model
-    pairs = [] if found.pairs is None else interactions_page(found.pairs, [found.goal], top=MOST_PAIRS)
+    pairs = [] if found.pairs is None else attribution_page(found.pairs, [found.goal], top=MOST_PAIRS)
     return [
         *attribution_page(found.attribution, targets, top=top),
         *pairs,
@@ -199,7 +190,7 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
         for row in frame.to_dict("records")
     ]  # fmt: skip
     return [
-        title(f"Beside other ways to train: {goal} (lower is better)"),
+        title(f"Compared with other ways to train: {goal} (lower is better)"),
         table(["train on", "expected", "90% interval", "measured", "sources"], rows, left=["sources"]),
         remark("expected: of a new run; corrected for a subset that was picked as the best of many"),
     ]

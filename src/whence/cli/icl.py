@@ -1,9 +1,7 @@
 """The verb for prompts: ``whence icl MODEL_DIR --demos demos.jsonl --queries val.jsonl --shots 4``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
-import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,19 +11,13 @@ from rich.text import Text
 
 from whence.cli import arguments as args
 from whence.cli.shell import Answer
-from whence.display.layout import Page, Row, both_ends, remark, table, title, word
-from whence.display.numbers import decimals, number, share, span
-from whence.display.pages import HOW, NO_PAIRS, model_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from whence.icl import Example, Recommendation
+    from whence.icl import Example
 
 writing = partial(typer.Option, rich_help_panel="How prompts are written")
 price = partial(typer.Option, rich_help_panel="How much is run")
-MOST_PAIRS, MOST_LETTERS, EXPLAINED = 5, 60, 2
 FEWEST_QUERIES = 4
 
 ModelPlace = Annotated[Path, typer.Argument(metavar="MODEL_DIR", help="Folder of a causal language model, or .gguf.")]
@@ -58,12 +50,6 @@ ANCHORS = "Number of passes per query that estimates are made of."
 AnchorCount = Annotated[int, price("--anchors", metavar="N", help=ANCHORS, min=1)]
 Device = Annotated[str | None, price(metavar="NAME", help="Device, such as cuda or cpu.")]
 BatchSize = Annotated[int, price(metavar="N", help="Number of prompts in a batch.", min=1)]
-Folder = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", metavar="FOLDER", help="Run folder of true prompts; created, or resumed if it exists."
-    ),
-]
 ReportFile = Annotated[
     Path | None, typer.Option("--report", metavar="FILE", help="Write an HTML page with every answer.")
 ]
@@ -88,68 +74,65 @@ def icl(
     anchors: AnchorCount = 8,
     device: Device = None,
     batch_size: BatchSize = 32,
-    output: Folder = None,
+    output: args.FolderIfAny = None,
     report: ReportFile = None,
     top: args.Top = None,
     seed: args.Seed = 0,
-    as_json: args.Json = False,
-) -> None:
+) -> Answer:
     """Find the demonstrations that help a prompted model.
 
     Estimates of many prompts (a forward and a backward pass per query and anchor) are fused with a few prompts that are
-    run. The chosen prompt is judged, beside random ones, on queries that it was not chosen by.
+    run. The chosen prompt is compared with random ones on queries that it was not chosen by.
     """
     import whence
+    from whence.display.prompts import prompt_document, prompt_insert, prompt_page
+    from whence.display.report import check_place, collect, write_page
     from whence.icl.language import import_transformers
     from whence.icl.prompts import TEMPLATE
     from whence.measuring.functions import load_function
 
-    with redirect_stdout(sys.stderr):
-        if report is not None:
-            from whence.display.report import check_place
-
-            check_place(report)
-        read = partial(whence.icl.read_examples, text=text_field, label=label_field)
-        candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
-        if len(candidates) <= shots:
-            given = counted(len(candidates), "demonstration")
-            raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
-        if scorer is not None and not open_answers:
-            raise InputError("A scorer judges open answers: give --open too.")
-        judge_by: Any = None if scorer is None else load_function(scorer)[0]
-        _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
-        import_transformers().utils.logging.disable_progress_bar()
-        language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
-        if chat:
-            written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
-        else:
-            written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
-        opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
-        prompts = whence.icl.Prompts.of(
-            language.encode, candidates, asked, template=written, words=_words(words),
-            start=[] if opened else language.start, open=open_answers,
-        )  # fmt: skip
-        found = whence.icl.recommend(
-            language,
-            prompts,
-            judges,
-            shots=shots,
-            n_true=true_prompts,
-            n_estimates=n,
-            anchors=anchors,
-            path=output,
-            scorer=judge_by,
-            seed=seed,
-        )
-        document, page = _document(found, len(judges)), _page(found, len(judges), top)
-        if report is not None:
-            from whence.display.prompts import prompt_insert
-            from whence.display.report import collect, write_page
-
-            write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
-            document["report"] = str(report)
-            page.append(Text(f"Written to {report}: open it in a browser."))
-    Answer(document, page).print(as_json=as_json)
+    if report is not None:
+        check_place(report)
+    read = partial(whence.icl.read_examples, text=text_field, label=label_field)
+    candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
+    if len(candidates) <= shots:
+        given = counted(len(candidates), "demonstration")
+        raise InputError(f"{demos}: to choose {shots}, there must be more to choose from. Got {given}.")
+    if scorer is not None and not open_answers:
+        raise InputError("A scorer judges open answers: give --open too.")
+    judge_by: Any = None if scorer is None else load_function(scorer)[0]
+    _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
+    import_transformers().utils.logging.disable_progress_bar()
+    language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
+    if chat:
+        written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
+    else:
+        written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
+    opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
+    prompts = whence.icl.Prompts.of(
+        language.encode, candidates, asked, template=written,
+        words=args.pairs_of(words, "a label and its word, such as 1=positive") or None,
+        start=[] if opened else language.start, open=open_answers,
+    )  # fmt: skip
+    found = whence.icl.recommend(
+        language,
+        prompts,
+        judges,
+        shots=shots,
+        n_true=true_prompts,
+        n_estimates=n,
+        anchors=anchors,
+        path=output,
+        scorer=judge_by,
+        seed=seed,
+    )
+    document = prompt_document(found)
+    page = prompt_page(found, document, top)
+    if report is not None:
+        write_page(collect(found.model, rule="inclusion", seed=seed), report, prompt_insert(document))
+        document["report"] = str(report)
+        page.append(Text(f"Written to {report}: open it in a browser."))
+    return Answer(document, page)
 
 
 def _queries(
@@ -180,156 +163,3 @@ def _refuse_answers_as_labels(examples: "list[Example]", words: args.Names, *, o
             f"There are {len(labels)} different labels in {len(examples)} examples. If they are answers in free text, "
             "give --open; if they are classes, there must be more examples of each."
         )
-
-
-def _words(given: args.Names) -> dict[str, str] | None:
-    """Words of labels, as in ``0=negative,1=positive``."""
-    words = {}
-    for item in args.names_of(given):
-        label, equals, spoken = item.partition("=")
-        if not (label and equals and spoken):
-            raise InputError(f"'{item}' must be a label and its word, such as 1=positive.")
-        words[label.strip()] = spoken.strip()
-    return words or None
-
-
-# ---- what is printed -------------------------------------------------------------------------------------
-
-
-def _document(found: "Recommendation", n_held_out: int) -> dict[str, object]:
-    queries = found.prompts.queries
-    return {
-        "demonstrations": found.to_frame().to_dict("records"),
-        "pairs": found.pairs.to_frame(top=MOST_PAIRS).to_dict("records"),
-        "chosen": {
-            "demonstrations": found.names,
-            "order": found.how,
-            "prompt": found.text,
-            "predicted_loss": found.loss,
-            "low": found.low,
-            "high": found.high,
-        },
-        "judged": found.judged.to_frame().to_dict("records"),
-        "score_name": "score" if found.prompts.open else "accuracy",
-        "held_out": [
-            {"text": query.text, "label": query.label, "loss": float(loss), "accuracy": float(right)}
-            for query, loss, right in zip(found.held_out, found.answers["loss"], found.answers["accuracy"], strict=True)
-        ],
-        "doubts": [] if found.doubts is None else found.doubts.to_frame().to_dict("records"),
-        "doubts_said": _doubts_said(found),
-        "explained_said": _explained_said(found),
-        "held_out_queries": n_held_out,
-        "explained": [
-            {"query": query.text, "label": query.label, "demonstrations": found.explain(at)}
-            for at, query in enumerate(queries)
-        ],
-        "queries": len(queries),
-        "prompts_run": found.n_run,
-        "quality": found.model.quality(),
-    }
-
-
-def _page(found: "Recommendation", n_held_out: int, top: int | None) -> Page:
-    return [
-        *model_page(found.model),
-        *_ranked_page(found.to_frame(), top),
-        *_doubts_page(found),
-        *_pairs_page(found.pairs.to_frame(top=MOST_PAIRS)),
-        title(f"Chosen prompt ({found.how})"),
-        Text(found.text.rstrip(), style="green"),
-        Text(""),
-        *_judged_page(found.judged.to_frame(), n_held_out, "score" if found.prompts.open else "accuracy"),
-        *_explained_page(found),
-    ]
-
-
-def _ranked_page(ranked: "pd.DataFrame", top: int | None) -> Page:
-    places = decimals(ranked["std"] if ranked["std"].notna().any() else ranked["score"])
-    rows: list[Row] = [
-        [row["name"], number(row["score"], places, signed=True), span(row["low"], row["high"], places, signed=True),
-         word(row["verdict"]), row["label"], _short(row["text"])]
-        for row in ranked.to_dict("records")
-    ]  # fmt: skip
-    columns = ["demonstration", "score", "90% interval", "verdict", "label", "text"]
-    return [
-        title("Demonstrations: the loss of prompts with it, less that of all (lower is better)"),
-        table(columns, both_ends(rows, top, how=HOW), left=["verdict", "label", "text"]),
-    ]
-
-
-def _pairs_page(pairs: "pd.DataFrame") -> Page:
-    heading = title("Strongest pairs")
-    if not pairs["score"].any():
-        return [heading, remark(NO_PAIRS)]
-    places = decimals(pairs["std"] if pairs["std"].notna().any() else pairs["score"])
-    rows: list[Row] = [
-        [f"{row['task_a']} + {row['task_b']}", number(row["score"], places, signed=True),
-         span(row["low"], row["high"], places, signed=True), word(row["verdict"])]
-        for row in pairs.to_dict("records")
-    ]  # fmt: skip
-    return [heading, table(["pair", "score", "90% interval", "verdict"], rows, left=["verdict"])]
-
-
-def _doubts_said(found: "Recommendation") -> str:
-    """A sentence on labels that the model doubts."""
-    if found.doubts is None:
-        return ""
-    agrees = f"asked after prompts of others, the model gives {share(found.doubts.agreement)} of them their own label"
-    if not found.doubts.knows:
-        return f"Labels could not be checked: {agrees}, which is no better than chance."
-    doubtful = found.doubts.doubtful
-    if not doubtful:
-        return f"No label is in doubt: {agrees}."
-    return f"Labels in doubt: {', '.join(doubtful)} ({agrees})."
-
-
-def _doubts_page(found: "Recommendation") -> Page:
-    if found.doubts is None:
-        return []
-    page: Page = [remark(_doubts_said(found))]
-    frame = found.doubts.to_frame()
-    texts = {demo.name: demo.text for demo in found.prompts.demos}
-    rows: list[Row] = [
-        [row["name"], row["label"], row["likelier"], number(row["margin"], 2, signed=True), _short(texts[row["name"]])]
-        for row in frame[frame["doubtful"]].to_dict("records")
-    ]
-    if rows:
-        columns = ["demonstration", "label", "rather", "log-odds of label", "text"]
-        page = [title("Labels in doubt"), table(columns, rows, left=["label", "rather", "text"]), *page]
-    return page
-
-
-def _explained_said(found: "Recommendation") -> str:
-    what = "likelihood per token of the answer, in logs" if found.prompts.open else "log-odds of the right label"
-    return f"score: change of the {what}, in the place of an average demonstration (estimated)"
-
-
-def _judged_page(judged: "pd.DataFrame", n_queries: int, score: str) -> Page:
-    rows: list[Row] = [
-        [row["prompt"], number(row["loss"], 3), share(row["accuracy"]), number(row["more_loss"], 3, signed=True),
-         span(row["low"], row["high"], 3, signed=True)]
-        for row in judged.to_dict("records")
-    ]  # fmt: skip
-    return [
-        title(f"Run on {n_queries} queries that were not used to choose"),
-        table(["prompt", "loss", score, "more loss", "95% interval"], rows),
-        remark("more loss: than the chosen prompt; the interval is over queries"),
-    ]
-
-
-def _explained_page(found: "Recommendation") -> Page:
-    page: Page = []
-    for at, query in enumerate(found.prompts.queries[:EXPLAINED]):
-        rows: list[Row] = [
-            [demo["demo"], number(demo["score"], 2, signed=True), demo["label"], _short(demo["text"])]
-            for demo in found.explain(at)
-        ]
-        page.append(title(f"For the query “{_short(query.text)}” ({query.label})"))
-        page.append(table(["demonstration", "score", "label", "text"], rows, left=["label", "text"]))
-    return [*page, remark(_explained_said(found))]
-
-
-def _short(text: str) -> str:
-    """A text in one line, shortened."""
-    line = " ".join(text.split())
-    return line if len(line) <= MOST_LETTERS else f"{line[: MOST_LETTERS - 1]}…"

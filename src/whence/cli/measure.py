@@ -2,10 +2,8 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,6 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from whence.designs import Design
+    from whence.measuring.engine import Workers
     from whence.outcomes.ledger import Ledger
 
 MOST_FAILURES = 5
@@ -41,9 +40,6 @@ DesignText = Annotated[
 ]  # fmt: skip
 Subsets = Annotated[int | None, typer.Option("-n", metavar="N", help="Number of subsets (default: all).", min=1)]
 Tasks = Annotated[args.Names, typer.Option(metavar="NAMES", help="Tasks, as a,b,c (default: TASKS in the file).")]
-Folder = Annotated[
-    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Run folder; created, or resumed if it exists.")
-]
 Seeds = Annotated[int | None, typer.Option(metavar="N", help="Number of runs of each subset (default: 1).", min=1)]
 Retry = Annotated[bool, typer.Option("--retry", help="Retry rows that failed.")]
 KeepGoing = Annotated[bool, typer.Option("--keep-going", help="Go on if rows fail before any has succeeded.")]
@@ -57,10 +53,29 @@ Cpus = Annotated[float, ray(metavar="N", help="CPUs per row.", min=0)]
 Gpus = Annotated[float, ray(metavar="N", help="GPUs per row.", min=0)]
 
 
+def workers_of(
+    jobs: Jobs = 1,
+    engine: EngineName = "local",
+    threads: Threads = 1,
+    timeout: Timeout = None,
+    address: Address = None,
+    cpus_per_task: Cpus = 1,
+    gpus_per_task: Gpus = 0,
+) -> "Workers":
+    """Return who measures."""
+    from whence.measuring.engine import Workers
+
+    return Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
+
+
+WorkerOptions = Annotated["Workers", workers_of]
+
+
 def measure(
     function: Function,
+    *,
     design: DesignText,
-    output: Folder,
+    output: args.Folder,
     n: Subsets = None,
     tasks: Tasks = None,
     seed: args.Seed = 0,
@@ -69,69 +84,63 @@ def measure(
     retry: Retry = False,
     keep_going: KeepGoing = False,
     accept_change: args.AcceptChange = False,
-    jobs: Jobs = 1,
-    engine: EngineName = "local",
-    threads: Threads = 1,
-    timeout: Timeout = None,
-    address: Address = None,
-    cpus_per_task: Cpus = 1,
-    gpus_per_task: Gpus = 0,
-    as_json: args.Json = False,
-) -> None:
+    workers: WorkerOptions,
+) -> Answer:
     """Run a function on many subsets, and keep every result.
 
     Every finished row is written to disk at once. The same command resumes a run that was stopped. With a larger -n
     or more --seeds, it extends the run. A row that fails before any has succeeded stops the run; later ones do not.
     Other verbs can read the folder at any time: whence fit run/
     """
-    from whence.measuring.engine import Workers
     from whence.measuring.functions import load_function
     from whence.measuring.loop import carry_out
     from whence.measuring.outcome_fn import as_outcome_fn
     from whence.measuring.plan import make_plan
     from whence.outcomes.bookkeeping import hint_at_directions
 
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        found, beside = load_function(function)
-        outcome_fn = as_outcome_fn(found)
-        known = args.names_of(tasks) or beside or outcome_fn.task_names
-        plan = make_plan(
-            outcome_fn,
-            design_of(design, n, known),
-            n,
-            tasks=known,
-            seed=seed,
-            seeds=seeds,
-            maximize=args.names_of(maximize) or (),
-        )
-        workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)
-        began = time.monotonic()
-        try:
-            ledger = carry_out(
-                plan, outcome_fn, output, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
-                progress=True,
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            _report_stop(output)
-            raise
+    found, in_file = load_function(function)
+    outcome_fn = as_outcome_fn(found)
+    known = args.names_of(tasks) or in_file or outcome_fn.task_names
+    plan = make_plan(
+        outcome_fn,
+        design_of(design, n, known),
+        n,
+        tasks=known,
+        seed=seed,
+        seeds=seeds,
+        maximize=args.names_of(maximize) or (),
+    )
+    began = time.monotonic()
+    try:
+        ledger = carry_out(
+            plan, outcome_fn, output, workers, retry=retry, keep_going=keep_going, accept_change=accept_change,
+            progress=True,
+        )  # fmt: skip
+    except KeyboardInterrupt:
+        _report_stop(output)
+        raise
     hint_at_directions(ledger.outcomes())
-    Answer(_document(ledger, output), _page(ledger, output, time.monotonic() - began)).print(as_json=as_json)
-    if ledger.failed:
-        raise typer.Exit(1)
+    document = ledger_document(ledger, output) | {"failures": _failures(ledger), "set_aside": list(ledger.aside)}
+    return Answer(document, _page(ledger, output, time.monotonic() - began), failed=ledger.failed > 0)
 
 
 def design_of(text: str, n: int | None, tasks: Sequence[str] | None) -> "Design | pd.DataFrame":
     """Return the design of a text, or the subsets of a file."""
-    from whence.designs import parse_design
     from whence.outcomes.cells import read_subsets
 
     try:
-        found = parse_design(text)
+        return drawn_by(text, n)
     except InputError:
         if not Path(text).exists():
             raise
         return read_subsets(text, tasks)
+
+
+def drawn_by(text: str, n: int | None) -> "Design":
+    """Return the design of a text, which must say how many subsets are wanted unless it lists them."""
+    from whence.designs import parse_design
+
+    found = parse_design(text)
     if n is None and (":" in text or text.startswith("dirichlet")):
         raise InputError(f"The design {text} can draw any number of subsets: say how many, as in {{n}}.", n=100)
     return found
@@ -159,7 +168,8 @@ def _failures(ledger: "Ledger") -> list[dict[str, Any]]:
     ]
 
 
-def _document(ledger: "Ledger", folder: Path) -> dict[str, object]:
+def ledger_document(ledger: "Ledger", folder: Path) -> dict[str, object]:
+    """Return how much of a run is measured, for JSON."""
     return {
         "folder": str(folder),
         "rows": ledger.status.size,
@@ -167,8 +177,6 @@ def _document(ledger: "Ledger", folder: Path) -> dict[str, object]:
         "failed": ledger.failed,
         "tasks": ledger.plan.task_names,
         "targets": ledger.targets,
-        "failures": _failures(ledger),
-        "set_aside": list(ledger.aside),
     }
 
 

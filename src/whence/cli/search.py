@@ -2,27 +2,13 @@
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
 import shlex
-import sys
-from contextlib import redirect_stdout
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from whence.cli import arguments as args
-from whence.cli.measure import (
-    Address,
-    Cpus,
-    EngineName,
-    Folder,
-    Gpus,
-    Jobs,
-    Maximize,
-    Retry,
-    Tasks,
-    Threads,
-    Timeout,
-)
+from whence.cli.measure import Maximize, Retry, Tasks, WorkerOptions
 from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, command, remark
 
@@ -30,7 +16,7 @@ if TYPE_CHECKING:
     from whence.searching.result import SearchResult
 
 GoalName = Enum("GoalName", {"best": "best", "effects": "effects", "prediction": "prediction"})
-ALLOWED, MIXED = "Which subsets are allowed", "Mixtures"
+MIXED = "Mixtures"
 
 Function = Annotated[
     str, typer.Argument(metavar="FILE.py:NAME", help="Function of (subset, seed), or one that returns a problem.")
@@ -40,14 +26,11 @@ GoalOption = Annotated[GoalName, typer.Option(help="What the runs are for.")]
 Weight = Annotated[args.Names, typer.Option(metavar="NAME=WEIGHT", help="Weight of an outcome. Repeatable.")]
 Within = Annotated[float | None, typer.Option(metavar="VALUE", help="Difference from the best that does not matter.")]
 Stop = Annotated[bool, typer.Option("--stop/--no-stop", help="Stop before the budget is spent once settled.")]
-Size = Annotated[int | None, typer.Option(metavar="N", help="Exactly N tasks.", rich_help_panel=ALLOWED)]
-MaxSize = Annotated[int | None, typer.Option(metavar="N", help="At most N tasks.", rich_help_panel=ALLOWED)]
-Include = Annotated[args.Names, typer.Option(metavar="NAME", help="Require this task.", rich_help_panel=ALLOWED)]
-Exclude = Annotated[args.Names, typer.Option(metavar="NAME", help="Forbid this task.", rich_help_panel=ALLOWED)]
-Cost = Annotated[args.Names, typer.Option(metavar="TASK=COST", help="Cost of a task.", rich_help_panel=ALLOWED)]
-MaxCost = Annotated[float | None, typer.Option(metavar="COST", help="Limit the total cost.", rich_help_panel=ALLOWED)]
 Candidates = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Run only the subsets in this file.", rich_help_panel=ALLOWED)
+    str | None,
+    typer.Option(
+        metavar="FILE", help="Run only the subsets in this file.", rich_help_panel="Which subsets are allowed"
+    ),
 ]
 Mixture = Annotated[
     bool, typer.Option("--mixture", help="Give the tasks weights that add up to 1.", rich_help_panel=MIXED)
@@ -59,7 +42,8 @@ Bound = Annotated[
 
 def search(
     function: Function,
-    output: Folder,
+    *,
+    output: args.Folder,
     budget: Runs = 40,
     goal: GoalOption = GoalName.best,
     tasks: Tasks = None,
@@ -68,27 +52,20 @@ def search(
     maximize: Maximize = None,
     within: Within = None,
     stop: Stop = True,
-    size: Size = None,
-    max_size: MaxSize = None,
-    include: Include = None,
-    exclude: Exclude = None,
-    cost: Cost = None,
-    max_cost: MaxCost = None,
+    size: args.Size = None,
+    max_size: args.MaxSize = None,
+    include: args.Include = None,
+    exclude: args.Exclude = None,
+    cost: args.Cost = None,
+    max_cost: args.Budget = None,
     candidates: Candidates = None,
     mixture: Mixture = False,
     bound: Bound = None,
     seed: args.Seed = 0,
     retry: Retry = False,
     accept_change: args.AcceptChange = False,
-    jobs: Jobs = 1,
-    engine: EngineName = "local",
-    threads: Threads = 1,
-    timeout: Timeout = None,
-    address: Address = None,
-    cpus_per_task: Cpus = 1,
-    gpus_per_task: Gpus = 0,
-    as_json: args.Json = False,
-) -> None:
+    workers: WorkerOptions,
+) -> Answer:
     """Spend a budget of runs: choose each run from the results so far.
 
     Goals: the best subset or mixture (best), who helps and who hurts (effects), or predictions of any subset
@@ -113,40 +90,38 @@ def search(
         "bounds": args.bounds_of(bound) or None,
         "seed": seed,
     }
-    # What the user's file prints, while it is loaded or measures in this process, is not our answer.
-    with redirect_stdout(sys.stderr):
-        found, beside = load_function(function)
-        given = _problem_of(found)
-        names = args.names_of(tasks) or beside or getattr(given, "task_names", None)
-        if candidates is not None:
-            from whence.outcomes.cells import read_subsets
+    found, in_file = load_function(function)
+    given = _problem_of(found)
+    names = args.names_of(tasks) or in_file or getattr(given, "task_names", None)
+    if candidates is not None:
+        from whence.outcomes.cells import read_subsets
 
-            rows = read_subsets(candidates, names)
-            question["candidates"], names = rows, names or list(rows.columns)
-        try:
-            answer = whence.search(
-                given,
-                tasks=names,
-                budget=budget,
-                goal=goal.value,
-                path=output,
-                jobs=jobs,
-                engine=engine,
-                threads=threads,
-                timeout=timeout,
-                retry=retry,
-                accept_change=accept_change,
-                maximize=args.names_of(maximize) or (),
-                address=address,
-                cpus_per_task=cpus_per_task,
-                gpus_per_task=gpus_per_task,
-                progress=True,
-                **question,
-            )
-        except KeyboardInterrupt:
-            print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
-            raise
-    Answer(_document(answer), _page(answer, str(output))).print(as_json=as_json)
+        rows = read_subsets(candidates, names)
+        question["candidates"], names = rows, names or list(rows.columns)
+    try:
+        answer = whence.search(
+            given,
+            tasks=names,
+            budget=budget,
+            goal=goal.value,
+            path=output,
+            retry=retry,
+            accept_change=accept_change,
+            maximize=args.names_of(maximize) or (),
+            progress=True,
+            **vars(workers),
+            **question,
+        )
+    except KeyboardInterrupt:
+        print_line("stopped", f"what is finished is kept in {output}. Run the same command to resume.")
+        raise
+    where = shlex.quote(str(output))
+    more: Page = [
+        remark("next: see the whole report, or ask another question"),
+        command(f"  {where}/report.html"),
+        command(f"  whence attribute {where}"),
+    ]
+    return Answer(_document(answer), answer.page() + more)
 
 
 def _problem_of(found: object) -> Any:
@@ -180,10 +155,3 @@ def _document(found: "SearchResult") -> dict[str, object]:
         "runs": frame.to_dict("records"),
         "effects": None if found.attribution is None else found.attribution.to_frame().to_dict("records"),
     }
-
-
-def _page(found: "SearchResult", folder: str) -> Page:
-    where = shlex.quote(folder)
-    more = [remark("next: see the whole report, or ask another question"), command(f"  {where}/report.html"),
-            command(f"  whence attribute {where}")]  # fmt: skip
-    return [*found.page(), *more]

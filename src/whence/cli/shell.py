@@ -30,6 +30,7 @@ class Answer(NamedTuple):
 
     document: Mapping[str, object]
     page: Page
+    failed: bool = False  # whether some of it was not done, which the exit status says
 
     def print(self, *, as_json: bool) -> None:
         """Print the document or the page."""
@@ -150,10 +151,6 @@ def _spelled(name: str, value: object, flags: Mapping[str, Sequence[str]]) -> st
     flag = next((each for each in found if each.startswith("--")), found[0])
     if value is None or value is True:
         return flag
-    values = value if isinstance(value, list | tuple) else [value]
-    return f"{flag} {shlex.quote(','.join(map(_cell, map(str, values))))}"
-
-
-def _cell(name: str) -> str:
-    """A name as one of several between commas."""
-    return f'"{name}"' if "," in name else name
+    values = map(str, value if isinstance(value, list | tuple) else [value])
+    listed = ",".join(f'"{name}"' if "," in name else name for name in values)
+    return f"{flag} {shlex.quote(listed)}"

@@ -1,6 +1,8 @@
 """Verbs that ask a table of runs: each is a function from runs and its options to an `Answer`."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -9,7 +11,7 @@ import whence
 from whence.cli import arguments as args
 from whence.cli.shell import Answer
 from whence.display import pages
-from whence.display.layout import Page, direction, title
+from whence.display.layout import Page, direction, remark, title
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from whence.outcomes import Outcomes
     from whence.surrogates.model import Model
+
 
 MEAN = "mean"  # of all targets, where none has this name
 
@@ -58,17 +61,15 @@ def _records(frame: "pd.DataFrame", targets: tuple[str, ...]) -> list[dict[Any, 
 
 
 def fit(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     save: args.Save = None,
     seed: args.Seed = 0,
 ) -> Answer:
     """Fit a surrogate, and show how good it is."""
     from whence.answers.quality import target_scores, trials
 
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     if save is not None:
         model.save(save)
     tried, per_target = trials(model), target_scores(model)
@@ -80,30 +81,26 @@ def fit(
 
 
 def attribute(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     rule: args.Rule = None,
     keep_prob: args.KeepProb = None,
     target: args.Target = None,
     top: args.Top = None,
     seed: args.Seed = 0,
 ) -> Answer:
-    """Show what each task does: helps, hurts, or unclear."""
+    """Show which tasks help, which hurt, and which are unclear."""
     targets = _targets(asked.runs, target)
     args.check_rule(rule, asked.runs)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.attribute(model, rule, keep_prob=keep_prob, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "scores": _records(found.to_frame(), targets)}
     return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
 
 def interactions(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     rule: args.PairRule = None,
     target: args.Target = None,
     top: args.TopPairs = 10,
@@ -112,17 +109,15 @@ def interactions(
     """List pairs that work together, or against each other."""
     targets = _targets(asked.runs, target)
     args.check_rule(rule, asked.runs, pairs=True)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.interactions(model, rule, seed=seed)
     document = {"rule": found.rule.name, "how": found.how, "pairs": _records(found.to_frame(top=top), targets)}
-    return _answer(model, document, pages.interactions_page(found, targets, top=top))
+    return _answer(model, document, pages.attribution_page(found, targets, top=top))
 
 
 def predict(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     subset: args.Subset = None,
     subsets: args.Subsets = None,
     target: args.Target = None,
@@ -139,17 +134,15 @@ def predict(
     if not rows:
         raise InputError("There is nothing to predict. Give --subset a,c (repeatable) or --subsets FILE.")
     targets = _targets(runs, target)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     frame = whence.predictions(model, np.array(rows)).to_frame()
     page = pages.predictions_page(frame, runs, targets, column="subset")
     return _answer(model, {"predictions": _records(frame, targets)}, page)
 
 
 def select(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     size: args.Size = None,
     max_size: args.MaxSize = None,
     include: args.Include = None,
@@ -177,7 +170,7 @@ def select(
     runs.subset(dict.fromkeys(tasks, 1.0))  # unknown names, before the fit
     target = None if target == MEAN and MEAN not in runs.target_names else target
     _targets(runs, [target] if target else list(goal))
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     options: dict[str, Any] = {
         "size": size,
         "max_size": max_size,
@@ -210,10 +203,8 @@ def select(
 
 
 def suggest(
-    asked: args.Asked,
+    asked: args.ToFit,
     *,
-    estimates: args.Estimates = None,
-    features: args.Features = None,
     n: args.Count = 10,
     by: args.Aim = args.SuggestBy.variance,
     target: args.Goal = None,
@@ -228,7 +219,7 @@ def suggest(
     runs = asked.runs
     target = None if target == MEAN and MEAN not in runs.target_names else target
     targets = _targets(runs, [target] if target else None)
-    model = asked.model(estimates, seed, features)
+    model = asked.model(seed)
     found = whence.suggest(model, n, by=by.value, target=target, seed=seed)
     frame = predicted_at(model, found.subsets, found.predicted, found.std).to_frame().drop(columns="measured")
     why = {"variance": "to learn most about all subsets", "improvement": "to beat the best run so far"}
@@ -237,8 +228,39 @@ def suggest(
     if output is not None:
         empty = np.full((n, runs.n_targets), np.nan)
         unit = np.median(runs.subsets.sum(1)) if runs.is_mixture else 1.0  # shares become percent if the file has those
-        whence.Outcomes(
-            (unit * found.subsets).round(6), empty, runs.task_names, runs.target_names, runs.maximize
-        ).write(output)
+        replace(runs, subsets=(unit * found.subsets).round(6), values=empty).write(output)
         page.append(Text(f"Written to {output}; its outcome columns are empty, for you to fill in."))
     return _answer(model, {"by": found.by, "suggestions": _records(frame, targets)}, page)
+
+
+def report(
+    asked: args.ToFit,
+    *,
+    output: args.PageFile = Path("report.html"),
+    rule: args.Rule = None,
+    weights: args.Weights = None,
+    seed: args.Seed = 0,
+) -> Answer:
+    """Write one HTML page with every answer, to read and to share."""
+    from whence.display.report import check_place, collect, write_page
+    from whence.outcomes.checks import places
+
+    runs = asked.runs
+    check_place(output)
+    args.check_rule(rule, runs)
+    goal = args.numbers_of(weights)
+    places(goal, runs.target_names, "target")  # unknown names, before the fit
+    model = asked.model(seed)
+    found = collect(model, rule=rule, weights=goal or None, seed=seed)
+    write_page(found, output)
+    size = output.stat().st_size
+    answers = {
+        target["name"]: ["".join(text for text, _ in target["answer"][kind]) for kind in ("subset", "tasks")]
+        for target in found["targets"]
+    }
+    page: Page = [*pages.model_page(model), Text("")]
+    page += [Text(sentence) for sentence in next(iter(answers.values()))]
+    if len(answers) > 1:
+        page.append(remark(f"and {counted(len(answers) - 1, 'more target')} in the page."))
+    page += [Text(""), Text(f"Written to {output} ({size / 1000:.0f} kB): open it in a browser.")]
+    return Answer({"report": str(output), "bytes": size, "answers": answers}, page)

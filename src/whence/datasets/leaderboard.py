@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from whence.datasets.recorded import index, load
 from whence.errors import DataWarning, InputError
@@ -17,9 +17,6 @@ from whence.outcomes import Outcomes
 from whence.progress import track
 from whence.shown import Shown
 from whence.surrogates.peers import Method
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SIZES = (10, 20, 40, 150)
 
@@ -77,8 +74,6 @@ def leaderboard(
     >>> found.frame[["data", "runs", "method"]].to_dict("records")
     [{'data': 'digits', 'runs': 10, 'method': 'size only'}]
     """
-    import pandas as pd
-
     tables = dict(names) if isinstance(names, Mapping) else {name: load(name) for name in (names or index())}
     jobs = [(name, size) for name in tables for size in sizes if 2 * size <= len(tables[name].distinct()[0])]
     if not jobs:

@@ -6,18 +6,15 @@ import hashlib
 import json
 import platform
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from whence.errors import InputError, did_you_mean
 from whence.outcomes import Outcomes, read_outcomes
 from whence.outcomes.writing import write_document
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FOLDER = Path(__file__).parent / "runs"
 
@@ -50,8 +47,6 @@ def available() -> pd.DataFrame:
     >>> available().loc["digits", ["runs", "tasks", "targets"]].to_dict()
     {'runs': 1024, 'tasks': 10, 'targets': 1}
     """
-    import pandas as pd
-
     return pd.DataFrame({name: asdict(found) for name, found in index().items()}).T.drop(columns="sha256")
 
 
@@ -86,14 +81,7 @@ def record(
     FOLDER.mkdir(exist_ok=True)
     machine, date = machine or platform.machine(), date or time.strftime("%Y-%m-%d")
     provenance = {"source": title, "command": command, "machine": machine, "date": date}
-    kept = Outcomes(
-        runs.subsets,
-        runs.values.astype(np.float32).astype(np.float64),
-        task_names=runs.task_names,
-        target_names=runs.target_names,
-        maximize=runs.maximize,
-        provenance=provenance,
-    )
+    kept = replace(runs, values=runs.values.astype(np.float32).astype(np.float64), provenance=provenance)
     path = FOLDER / f"{name}.npz"
     kept.write(path)
     found = Recorded(title, command, machine, date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))

@@ -26,6 +26,7 @@ from sklearn.linear_model import LogisticRegression
 import whence
 from whence.answers.attribution import AGAINST, HURTS, TOGETHER, Attribution
 from whence.answers.selection import Selection
+from whence.arrays import Floats
 from whence.demo import gradex as demo_gradex
 from whence.display.layout import Page, Row, Terminal, command, remark, table, title, word
 from whence.display.numbers import number, span
@@ -34,7 +35,6 @@ from whence.evaluation import SizeOnly, residual_error
 from whence.outcomes.checks import places
 from whence.progress import track
 
-Floats = NDArray[np.float64]
 Examples = tuple[Floats, NDArray[np.bool_]]  # images (n, 64), and whether each shows an odd digit (n,)
 
 EVEN, ODD, ANY = [0, 2, 4, 6, 8], [1, 3, 5, 7, 9], list(range(10))
@@ -66,17 +66,10 @@ NEXT = {
 
 
 def digits_set_function(seed: int = 0, tasks: Iterable[str] = tuple(GROUPS)) -> whence.Outcomes:
-    """Return the test accuracy of a model trained on every subset of the groups, the empty one included.
+    """Return the test accuracy of a model trained on every subset of some ``GROUPS``, the empty one included.
 
-    Parameters
-    ----------
-    seed : int
-        Of which image is in which group, and which are for testing.
-    tasks : iterable of str
-        Which of the ``GROUPS``; K of them take 2^K trainings of about 4 ms.
+    K groups take 2^K trainings of about 4 ms. The seed decides which images are in which group, and which for testing.
 
-    Examples
-    --------
     >>> digits_set_function(tasks=["evens", "odds", "mislabelled_1"])
     Outcomes: 8 runs × 3 tasks → accuracy (higher is better); 8 distinct subsets
     """

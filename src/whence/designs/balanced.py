@@ -1,6 +1,6 @@
 """Subsets of one size in which tasks, and pairs of tasks, come equally often: the search behind `Balanced`.
 
-Beside the first step of the flow. Subsets are dealt like cards, so that no task is ahead of another by more
+Subsets are dealt like cards, so that no task is ahead of another by more
 than one. Then two subsets at a time trade one task for another, which leaves sizes and task counts as they
 are, wherever that does not raise the loss: the sum of squared pair counts, least where pairs are most even.
 """
@@ -21,8 +21,6 @@ Rows = NDArray[np.bool_]
 def even_rows(n_tasks: int, size: int, n: int, rng: np.random.Generator) -> Rows:
     """Distinct subsets with even task counts and, with limited effort, even pair counts, shape (n, K).
 
-    Examples
-    --------
     >>> even_rows(4, 2, 2, np.random.default_rng(0)).sum(axis=0)
     array([1, 1, 1, 1])
     """
@@ -38,8 +36,6 @@ def even_rows(n_tasks: int, size: int, n: int, rng: np.random.Generator) -> Rows
 def unrank(n_tasks: int, size: int, ranks: NDArray[np.int64]) -> Rows:
     """Subsets of one size by their place in the combinatorial number system, shape (n, K).
 
-    Examples
-    --------
     >>> unrank(4, 2, np.array([0, 1, 5])).astype(int)
     array([[1, 1, 0, 0],
            [1, 0, 1, 0],

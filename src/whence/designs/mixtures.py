@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from whence.designs.subsets import count_of, generator_of, tasks_of
+from whence.designs.subsets import Design, count_of, generator_of, tasks_of
 from whence.errors import InputError
 from whence.outcomes.checks import places
 
@@ -63,7 +62,7 @@ class Dirichlet:
         return polytope.nearest(least + (1 - least.sum()) * drawn)
 
 
-def with_bounds(design: Any, bounds: Mapping[str, tuple[float, float]], names: Sequence[str]) -> Any:
+def with_bounds(design: Design, bounds: Mapping[str, tuple[float, float]], names: Sequence[str]) -> Design:
     """The design, its weights within the bounds of the tasks that have some."""
     if not bounds:
         return design

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,18 +13,9 @@ from whence.errors import InputError
 def parse_design(text: str) -> Design:
     """Design named by a short text, as on the command line.
 
-    Parameters
-    ----------
-    text : str
-        ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, ``all`` (also ``exhaustive``), or for mixtures
-        ``dirichlet`` or ``dirichlet:0.5``.
+    ``bernoulli:0.5``, ``fixed:7``, ``balanced:7``, ``loo``, ``lto``, ``all`` (also ``exhaustive``), or for mixtures
+    ``dirichlet`` or ``dirichlet:0.5``.
 
-    Returns
-    -------
-    Design
-
-    Examples
-    --------
     >>> parse_design("fixed:7")
     FixedSize(size=7)
     """
@@ -59,12 +48,10 @@ def parse_design(text: str) -> Design:
 
 
 def extended(
-    design: Any, n_tasks: int, n: int | None = None, *, known: NDArray[np.float64] | None = None, seed: int = 0
+    design: Design, n_tasks: int, n: int | None = None, *, known: NDArray[np.float64] | None = None, seed: int = 0
 ) -> NDArray[np.float64]:
     """Subsets of a design, ``n`` of them, that are not among those already known.
 
-    Examples
-    --------
     >>> known = FixedSize(2).draw(4, 3, seed=0)
     >>> more = extended(FixedSize(2), 4, 3, known=known, seed=0)
     >>> len(np.unique(np.vstack([known, more]), axis=0))

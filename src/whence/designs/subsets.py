@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import comb
-from numbers import Integral, Real
+from numbers import Real
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from whence.designs.balanced import Rows, even_rows, unrank
-from whence.errors import InputError
+from whence.errors import InputError, whole_number
 
 Subsets = NDArray[np.float64]
 
@@ -33,21 +33,9 @@ class Design(Protocol):
     """Anything that draws subsets of tasks."""
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
-        """Subsets of the tasks, one per row.
+        """Subsets of K tasks, (n, K): 1 where the task is in, 0 where it is not. Same seed, same rows.
 
-        Parameters
-        ----------
-        n_tasks : int
-            Number of tasks K.
-        n : int or None
-            Number of subsets; None means all of them, for designs that list a fixed family.
-        seed : int
-            Same seed, same rows.
-
-        Returns
-        -------
-        ndarray of shape (n, K), float64
-            1 where the task is in the subset, 0 where it is not.
+        With n None, all subsets of a design that lists a fixed family.
         """
         ...
 
@@ -124,7 +112,7 @@ class FixedSize:
     size: int
 
     def __post_init__(self) -> None:
-        _whole(self.size, "size", type(self).__name__)
+        whole_number(self.size, "size", of=type(self).__name__)
 
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct random subsets of one size, shape (n, K); see `Design.draw`."""
@@ -222,7 +210,7 @@ class Exhaustive:
 
 
 @dataclass(frozen=True)
-class Balanced:
+class Balanced(FixedSize):
     """Subsets with exactly ``size`` tasks that show every task, and every pair of tasks, about equally often.
 
     Guaranteed: rows are distinct, and the numbers of subsets in which two tasks appear differ by at most one.
@@ -243,11 +231,6 @@ class Balanced:
     (1, 1, 3)
     """
 
-    size: int
-
-    def __post_init__(self) -> None:
-        _whole(self.size, "size", type(self).__name__)
-
     def draw(self, n_tasks: int, n: int | None = None, *, seed: int = 0) -> Subsets:
         """Distinct subsets of one size with even task and pair counts, shape (n, K); see `Design.draw`."""
         n_tasks = tasks_of(self, n_tasks, self.size)
@@ -255,17 +238,9 @@ class Balanced:
         return even_rows(n_tasks, self.size, n, generator_of(self, seed)).astype(np.float64)
 
 
-def _whole(value: object, parameter: str, owner: str, least: int = 1) -> int:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(
-            f"The '{parameter}' parameter of {owner} must be an integer of at least {least}. Got {value!r} instead."
-        )
-    return int(value)
-
-
 def tasks_of(design: object, value: object, least: int = 1) -> int:
     """Check the number of tasks that a design is asked for."""
-    n_tasks = _whole(value, "n_tasks", f"{type(design).__name__}.draw")
+    n_tasks = whole_number(value, "n_tasks", of=f"{type(design).__name__}.draw")
     if n_tasks < least:
         raise InputError(f"{design} needs at least {least} tasks. Got n_tasks={n_tasks} instead.")
     return n_tasks
@@ -273,7 +248,7 @@ def tasks_of(design: object, value: object, least: int = 1) -> int:
 
 def count_of(design: object, n_tasks: int, value: object, total: float) -> int:
     """Check the number of rows that a design is asked for."""
-    n = _whole(value, "n", f"{type(design).__name__}.draw")
+    n = whole_number(value, "n", of=f"{type(design).__name__}.draw")
     if n > total:
         raise InputError(
             f"{design} has {total} distinct subsets of {n_tasks} tasks, fewer than the n={n} asked for: "
@@ -284,7 +259,7 @@ def count_of(design: object, n_tasks: int, value: object, total: float) -> int:
 
 def generator_of(design: object, seed: object) -> np.random.Generator:
     """Random numbers of a design."""
-    return np.random.default_rng(_whole(seed, "seed", f"{type(design).__name__}.draw", least=0))
+    return np.random.default_rng(whole_number(seed, "seed", 0, of=f"{type(design).__name__}.draw"))
 
 
 def _listed(design: Design, n_tasks: int, n: int | None, seed: int, total: int) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from whence.answers.selection import Selection
 from whence.answers.suggestion import Suggestions
 from whence.display import pages
 from whence.display.layout import Page, Row, both_ends, remark, table, title
-from whence.display.numbers import decimals, number, span
+from whence.display.numbers import decimals, number
 from whence.errors import counted
 from whence.evaluation import Ceiling, Comparison, LearningCurve, Score
 from whence.outcomes import Outcomes
@@ -113,8 +113,8 @@ def _(model: Model) -> str:
 @html_of.register
 def _(found: Attribution) -> str:
     """Return what each task does, a table per target or one of their mean."""
-    page = pages.attribution_page if found.order == 1 else pages.interactions_page
-    return page_html(page(found, found.target_names, top=None if found.order == 1 else TOP_PAIRS, how=HOW))
+    top = None if found.order == 1 else TOP_PAIRS
+    return page_html(pages.attribution_page(found, found.target_names, top=top, how=HOW))
 
 
 @html_of.register
@@ -159,45 +159,23 @@ def _(found: Suggestions) -> str:
     return page_html([heading, table(columns, both_ends(rows, how=HOW), left=["tasks"])])
 
 
-@html_of.register
-def _(found: Score) -> str:
-    """Return the mean score and that of every target."""
+@html_of.register(Score)
+@html_of.register(Ceiling)
+@html_of.register(LearningCurve)
+def _(found: Score | Ceiling | LearningCurve) -> str:
+    """Return what it says, and its frame."""
+    said = found.in_words() if isinstance(found, LearningCurve) else repr(found)
+    if isinstance(found, Ceiling) and found.reason:
+        return page_html([Text(said)])
+    frame = found.to_frame()
     rows: list[Row] = [
-        [name, number(value, 3)] for name, value in zip(found.target_names, found.per_target, strict=True)
+        [number(cell, 3) if isinstance(cell, float) else str(cell) for cell in row]
+        for row in frame.itertuples(index=False)
     ]
-    return page_html([Text(repr(found)), table(["target", "score"], both_ends(rows, how=".per_target"))])
-
-
-@html_of.register
-def _(found: Ceiling) -> str:
-    """Return the noise ceiling of every target, or why there is none."""
-    rows: list[Row] = [
-        [name, number(value, 3), span(low, high, 3)]
-        for name, value, low, high in zip(found.target_names, found.per_target, found.low, found.high, strict=True)
-    ]
-    columns = ["target", "noise ceiling", "95% interval"]
-    known: Page = [] if found.reason else [table(columns, both_ends(rows, how=".per_target"))]
-    return page_html([Text(repr(found)), *known])
+    return page_html([Text(said), table(list(frame.columns), both_ends(rows, how=HOW))])
 
 
 @html_of.register
 def _(found: Comparison) -> str:
     """Return the scores of every method, and by how much the first differs."""
-    first, *_ = found.methods
-    rows: list[Row] = []
-    for method, row in found.to_frame().iterrows():
-        mean, low, high = found.difference(first, str(method))
-        gap = "" if method == first else f"{number(mean, signed=True)} ({span(low, high, signed=True)})"
-        rows.append([str(method), *pages.scores_of(row.to_dict()), gap])
-    columns = ["method", *pages.SCORES, f"{first} minus it"]
-    return page_html([table(columns, rows), *pages.legend()])
-
-
-@html_of.register
-def _(found: LearningCurve) -> str:
-    """Return the rank correlation at every size, and whether more runs would help."""
-    rows: list[Row] = [
-        [str(size), number(mean), span(low, high)]
-        for size, mean, low, high in zip(found.sizes, found.mean, found.lds.min(1), found.lds.max(1), strict=True)
-    ]
-    return page_html([table(["subsets", "rank corr.", "over splits"], rows), Text(found.in_words())])
+    return page_html([pages.comparison_table(found), *pages.legend()])

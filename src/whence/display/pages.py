@@ -85,15 +85,12 @@ def legend(columns: Iterable[str] = tuple(SCORES)) -> Page:
 
 
 def attribution_page(found: Attribution, targets: Sequence[str], *, top: int | None, how: str = HOW) -> Page:
-    """Return what each task does; ``how`` says how to see what a long table leaves out."""
-    page = effects_page(found, targets, heading=f"{found.rule.heading} attribution", top=top, how=how)
-    return [*page, remark(f"score: {found.rule.words} ({found.how})")]
-
-
-def interactions_page(found: Attribution, targets: Sequence[str], *, top: int | None, how: str = HOW) -> Page:
-    """Return what the strongest pairs do."""
-    page = effects_page(found, targets, heading=f"{found.rule.heading} interactions", top=top, how=how)
-    return [*page, remark(f"score: what the two do beyond the sum of each, {found.rule.others} ({found.how})")]
+    """Return what each task or the strongest pairs do; ``how`` says how to see what a long table leaves out."""
+    what, score = "attribution", found.rule.words
+    if found.order == 2:
+        what, score = "interactions", f"what the two do beyond the sum of each, {found.rule.others}"
+    page = effects_page(found, targets, heading=f"{found.rule.heading} {what}", top=top, how=how)
+    return [*page, remark(f"score: {score} ({found.how})")]
 
 
 def effects_page(found: Attribution, targets: Sequence[str], *, heading: str, top: int | None, how: str = HOW) -> Page:
@@ -266,7 +263,7 @@ def ceiling_in_words(ceiling: Ceiling) -> str:
     return text if ceiling.mean >= DROWNED else f"{text} {DROWNED_WORDS}"
 
 
-def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page:
+def comparison_table(found: Comparison) -> Table:
     """Return the scores of every method, and how far the first is ahead of each."""
     first, *_ = found.methods
     cells: list[Row] = []
@@ -276,10 +273,15 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
         gap = f"{number(mean, signed=True)} ({span(low, high, signed=True)})" if math.isfinite(mean) else MISSING
         cells.append([str(method), *scores_of(row.to_dict()), *(["", ""] if method == first else [gap, word(verdict)])])
     columns = ["method", *SCORES, f"{first} minus it", f"{first} is"]
+    return table(columns, cells, left=columns[-1:])
+
+
+def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page:
+    """Return the scores of every method, and how well runs can be predicted at all."""
     over = f" and {n_targets} targets" if n_targets > 1 else ""
     page: Page = [
         title(f"Held-out runs, mean over {found.lds.shape[1]} random splits{over}"),
-        table(columns, cells, left=columns[-1:]),
+        comparison_table(found),
         Text(ceiling_in_words(ceiling)),
         Text(f"Each split learns from {found.n_train} subsets and is judged by {found.n_test} others."),
     ]
@@ -287,4 +289,8 @@ def comparison_page(found: Comparison, ceiling: Ceiling, n_targets: int) -> Page
         page.append(Text(f"Up to {found.n_undefined.max()} of {n_targets} targets do not vary among held-out runs."))
     for method, split, message in found.failures:
         page.append(Text(f"{method} failed on split {split + 1}: {message}", style="red"))
-    return [*page, *legend(), remark(f"{first} minus it: in rank correlation, with its 95% interval over splits")]
+    return [
+        *page,
+        *legend(),
+        remark(f"{found.methods[0]} minus it: in rank correlation, with its 95% interval over splits"),
+    ]

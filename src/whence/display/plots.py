@@ -19,7 +19,7 @@ import numpy as np
 
 from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
 from whence.display.layout import direction
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, did_you_mean, needed
 from whence.evaluation import LearningCurve
 from whence.outcomes import Outcomes
 from whence.surrogates.kernels import Array
@@ -215,11 +215,9 @@ def heat_map(found: Attribution, *, spread: Array | None = None, ax: Axes | None
 def _axes(ax: Axes | None) -> Axes:
     if ax is not None:
         return ax
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise InputError("Plots need matplotlib. Install it with: pip install 'whence[plots]'") from error
-    return plt.subplots(layout="constrained")[1]
+    pyplot = needed("matplotlib.pyplot", "Plots need matplotlib", "plots")
+    new: Axes = pyplot.subplots(layout="constrained")[1]
+    return new
 
 
 def _place(found: Attribution | Model, target: str | None) -> int:

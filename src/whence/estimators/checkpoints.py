@@ -49,8 +49,6 @@ OUTSIDE = re.compile(r"rotary_emb|inv_freq|position_ids|attn\.(masked_)?bias$") 
 class Checkpoints(TaskVectors):
     """Task vectors of existing checkpoints; made by `TaskVectors.from_checkpoints`.
 
-    Examples
-    --------
     >>> from torch import nn
     >>> model, queries = nn.Linear(2, 2), (torch.eye(2), torch.tensor([0, 1]))
     >>> moved = {name: {k: v + 0.1 for k, v in model.state_dict().items()} for name in ("code", "law")}

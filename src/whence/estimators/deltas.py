@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -38,8 +38,6 @@ class Vectors:
     They are stacked on the device if they fit there, else in main memory. If they fit in neither and are in files, they
     are read when needed.
 
-    Examples
-    --------
     >>> vectors = Vectors([{"w": torch.tensor([1.0, 0.0])}, {"w": torch.tensor([0.0, 2.0])}], torch.device("cpu"))
     >>> vectors.combine("w", torch.tensor([[1.0, 0.5], [0.0, 1.0]]))
     tensor([[1., 1.],
@@ -119,9 +117,15 @@ class DeltaFolder:
         self.path = Path(path)
         about = {"format": FORMAT, **about}
         manifest = self.path / "manifest.json"
-        found = self._read(manifest)
+        found = read_document(manifest) if manifest.exists() else None
+        if found is None and self.path.is_dir():
+            refuse_occupied(self.path, lambda name: False, "task vectors")
         if found is not None:
-            self._compare(found, about, tasks)
+            both = [name for name in tasks if name in found["tasks"]]
+            was = {f"examples of {name}": found["tasks"][name] for name in both}
+            was |= {name: value for name, value in found.items() if name != "tasks"}
+            now = {f"examples of {name}": tasks[name] for name in both} | about
+            refuse_other(f"The task vectors in {self.path} are", was, now)
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
                     f"The task vectors in {self.path} were trained with all tasks, and these differ: "
@@ -172,19 +176,6 @@ class DeltaFolder:
             raise InputError(f"{reason}. The folder has {kept}, which will not be made again.") from error
         return DeltaFile(path)
 
-    def _read(self, manifest: Path) -> dict[str, Any] | None:
-        if manifest.exists():
-            return read_document(manifest)
-        if self.path.is_dir():
-            refuse_occupied(self.path, lambda name: False, "task vectors")
-        return None
-
-    def _compare(self, found: Mapping[str, Any], about: Mapping[str, object], tasks: Mapping[str, str]) -> None:
-        was = {name: value for name, value in found.items() if name != "tasks"}
-        examples = {f"examples of {name}": data for name, data in found["tasks"].items() if name in tasks}
-        now = {f"examples of {name}": data for name, data in tasks.items() if name in found["tasks"]}
-        refuse_other(f"The task vectors in {self.path} are", {**was, **examples}, {**about, **now})
-
 
 def checksum(delta: Delta) -> str:
     """Checksum of the names, shapes and numbers of a task vector.
@@ -209,16 +200,11 @@ def is_finite(delta: Delta) -> bool:
     return all(bool(value.isfinite().all()) for value in delta.values())
 
 
-class Training:
-    """Outcome function that trains the vector of a task, and returns its length."""
-
-    def __init__(self, vectors: TaskVectors) -> None:
-        self.vectors = vectors
-
-    def __call__(self, subset: Floats, seed: int) -> dict[str, float]:
-        task = int(np.argmax(subset))
-        (delta,) = self.vectors.trained_alone([task])
-        if not is_finite(delta):
-            raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
-        self.vectors.folder().save(self.vectors.task_names[task], delta)
-        return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}
+def train_vector(vectors: TaskVectors, subset: Floats, seed: int) -> dict[str, float]:
+    """Train and save the vector of the only task of a subset, and return its length."""
+    task = int(np.argmax(subset))
+    (delta,) = vectors.trained_alone([task])
+    if not is_finite(delta):
+        raise InputError("Training diverged (NaN): lower the learning rate, or leave the task out.")
+    vectors.folder().save(vectors.task_names[task], delta)
+    return {"length": float(torch.stack([value.norm() for value in delta.values()]).norm())}

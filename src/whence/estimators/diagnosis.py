@@ -19,19 +19,7 @@ FEW = 0.25  # share of the tasks that moves a row, below which averaging dilutes
 
 
 def concerns(merged: Merged) -> list[str]:
-    """Sentences about possible problems with the merge of all tasks.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from torch import nn
-    >>> from whence import Problem, Recipe, TaskVectors
-    >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
-    >>> tasks = {"right": (inputs, labels), "wrong": (inputs[:1], 1 - labels[:1])}
-    >>> vectors = TaskVectors(Problem(nn.Linear(4, 2), tasks, (inputs, labels)), Recipe(steps=60, lr=0.1))
-    >>> concerns(vectors)[0]
-    'On 1 of 2 tasks (wrong), the merge of all is worse than the untrained model: their vectors interfere.'
-    """
+    """Sentences about possible problems with the merge of all tasks."""
     found: list[str] = []
     names = merged.task_names
     before, after, half = (merged.losses_on_tasks(scale) for scale in (0.0, merged.scale, _halved(merged.scale)))

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, did_you_mean
+from whence.errors import DataWarning, InputError, check_choice, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
@@ -42,9 +42,9 @@ from whence.measuring import measure
 from whence.measuring.plan import Designed
 from whence.models.points import Checkpoint, points_of
 from whence.models.problem import Problem, as_problem
-from whence.models.recipe import Recipe
-from whence.models.sampling import check_weighting, task_shares
-from whence.models.targets import by_target, single
+from whence.models.recipe import CHOICES, Recipe
+from whence.models.sampling import task_shares
+from whence.models.targets import single
 from whence.outcomes import Outcomes
 from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
@@ -139,9 +139,8 @@ class GradEx:
         seed: int = 0,
         tol: float = 1e-7,
     ) -> None:
-        check_weighting(weighting)
-        if settings not in ("usual", "paper"):
-            raise InputError(f"The 'settings' of GradEx must be 'usual' or 'paper'. Got {settings!r} instead.")
+        check_choice(weighting, CHOICES["weighting"], "weighting")
+        check_choice(settings, ("usual", "paper"), "settings", of="GradEx")
         if settings == "paper":
             if weighting == "task":
                 raise InputError("With settings='paper' losses of all examples are added up: leave out 'weighting'.")
@@ -246,7 +245,7 @@ class GradEx:
         for member, solution in zip(self.members, self.solutions(subsets), strict=True):
             for name, value in member.targets.values(solution.delta, self.metrics).items():
                 total[name] = total.get(name, 0) + value / len(self.members)
-        return by_target(total, self.problem.targets, self.metrics, per_query=self.problem.per_query)
+        return self.problem.outcomes(total)
 
     def surrogate(self, design: Designed, n: int | None = None, *, seed: int = 0) -> Model:
         """The paper's kernel surrogate of this problem, fitted to estimates of n subsets of a design, without training.
@@ -272,13 +271,11 @@ class GradEx:
         share = self._share([tasks for tasks, _ in linear])
         return [Member(tasks, targets, share * mean_square(tasks)) for tasks, targets in linear]
 
-    def tuned(
-        self, truth: Outcomes, *, factors: Iterable[float] = (10, 1, 0.1, 0.01), ranks: Iterable[int] | None = None
-    ) -> GradEx:
+    def tuned(self, truth: Outcomes, *, factors: Iterable[float] = (10, 1, 0.1, 0.01)) -> GradEx:
         """The same estimator with the penalty, rank and points that agree best with a few true runs.
 
-        No gradient is computed again: a lower rank uses the first directions of a higher one, and the existing points
-        are tried one by one and all together. ``tried`` of the result lists all settings.
+        No gradient is computed again: a quarter of the rank uses the first of random directions, and the existing
+        points are tried one by one and all together. ``tried`` of the result lists all settings.
 
         Parameters
         ----------
@@ -286,18 +283,13 @@ class GradEx:
             True outcomes of a handful of subsets, with the names that this estimator gives.
         factors : iterable of float
             Factors for the penalty.
-        ranks : iterable of int, optional
-            By default the current rank, and a quarter of it if directions are random.
         """
         full = self.members[0].tasks.rank
-        whole = isinstance(self.projection(0), Identity)
-        wanted = sorted({full if whole else max(1, full // 4), full}) if ranks is None else list(ranks)
-        if whole and wanted != [full]:
-            raise InputError("All parameters are used as directions: for a lower rank, name a kind of projection.")
+        ranks = {full} if isinstance(self.projection(0), Identity) else {max(1, full // 4), full}
         choices = [tuple(range(len(self.points)))]
         choices += [(i,) for i in range(len(self.points))] if len(self.points) > 1 else []
         tried: list[tuple[Setting, GradEx]] = []
-        for rank, factor, points in product(wanted, factors, choices):
+        for rank, factor, points in product(sorted(ranks), factors, choices):
             other = self._with(rank, factor, points)
             found = agreement(aligned(other.batch(truth.subsets), truth), truth.values)
             tried.append((Setting(factor, rank, points, found), other))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from whence.arrays import Floats
-from whence.errors import InputError
+from whence.errors import check_choice
 from whence.gradients.routes import passes
 from whence.models.examples import Examples, Given
 from whence.models.points import Checkpoint, points_of, state_of
@@ -18,8 +18,6 @@ EXAMPLES = 8  # that are enough to tell
 def is_linear(problem: Problem) -> bool:
     """Whether the outputs are linear in the trained parameters, as for a head; tested by a large random step.
 
-    Examples
-    --------
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     >>> group = (torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1]))
     >>> [is_linear(Problem(model, {"a": group}, group, params=params)) for params in ("*", "2.*")]
@@ -66,8 +64,7 @@ def linearization_error(
     >>> bool(linearization_error(problem, torch.nn.Linear(3, 2)).max() < 1e-5)
     True
     """
-    if relative_to not in ("outputs", "change"):
-        raise InputError(f"The error is relative to 'outputs' or to the 'change' of them. Got {relative_to!r}.")
+    check_choice(relative_to, ("outputs", "change"), "relative_to", of="linearization_error")
     ((output_fn, start),) = points_of(problem, [])
     end = state_of(trained, start, start)
     rows = problem.targets if examples is None else Examples.of(examples, "examples").to(problem.device)

@@ -20,20 +20,20 @@ import copy
 import math
 import os
 from collections.abc import Mapping
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import InputError, some_of
-from whence.estimators.deltas import Delta, DeltaFolder, Training, Vectors, is_finite
+from whence.errors import InputError, check_choice, some_of
+from whence.estimators.deltas import Delta, DeltaFolder, Vectors, is_finite, train_vector
 from whence.estimators.digests import group_digests, loss_digest, start_digest
 from whence.estimators.merged import Merged, Scale
 from whence.measuring import measure
-from whence.measuring.batches import growing
+from whence.measuring.inline import growing
 from whence.models.callables import is_whole
 from whence.models.examples import Examples
 from whence.models.losses import CrossEntropy
@@ -53,8 +53,6 @@ if TYPE_CHECKING:
 
 Runs = Literal["alone", "left out"]
 Merge = Literal["weights", "outputs", "probabilities", "outcomes"]
-RUNS: tuple[Runs, ...] = ("alone", "left out")
-MERGES: tuple[Merge, ...] = ("weights", "outputs", "probabilities", "outcomes")
 BLOCK_NUMBERS = 2**26  # merged outputs at once
 JUDGED_RUNS = 3  # whose loss on all tasks is compared with that of their merge
 _OF_WEIGHTS = "Scales by parameter name are of merged weights, and not of {}."
@@ -130,10 +128,7 @@ class TaskVectors(Merged):
             raise InputError(f"The 'early' share of steps must be above 0 and at most 1. Got {early!r}.")
         if not 0 <= background < 1:
             raise InputError(f"The 'background' share of batches must be 0 or more, and below 1. Got {background!r}.")
-        if runs not in RUNS:
-            raise InputError(
-                f"The 'runs' parameter of TaskVectors must be 'alone' or 'left out'. Got {runs!r} instead."
-            )
+        check_choice(runs, get_args(Runs), "runs", of="TaskVectors")
         if runs == "left out" and background:
             raise InputError("Runs that leave their task out see all others anyway: leave 'background' at 0.")
         stack = Stack(problem, batched, full_batches=recipe.batch_size is None)
@@ -181,10 +176,7 @@ class TaskVectors(Merged):
         return other
 
     def _checked_merge(self, merge: Merge) -> Merge:
-        if merge not in MERGES:
-            raise InputError(
-                f"The 'merge' parameter of TaskVectors must be one of {', '.join(MERGES)}. Got {merge!r} instead."
-            )
+        check_choice(merge, get_args(Merge), "merge", of="TaskVectors")
         if merge != "weights" and isinstance(self._scale, Mapping):
             raise InputError(_OF_WEIGHTS.format(merge))
         if merge == "probabilities":
@@ -202,8 +194,7 @@ class TaskVectors(Merged):
             raise InputError(
                 f"The metric {whole[0]!r} is one number for many queries, and cannot be merged: merge outputs instead."
             )
-        chosen: Merge = merge
-        return chosen
+        return merge
 
     @property
     def scales(self) -> tuple[float, ...]:
@@ -276,10 +267,10 @@ class TaskVectors(Merged):
     @property
     def provenance(self) -> dict[str, str]:
         """How the outcomes were made."""
-        beside = f", all tasks in {self.background:g} of each" if self.background else ""
-        beside = ", each without its task" if self.runs == "left out" else beside
+        more = f", all tasks in {self.background:g} of each" if self.background else ""
+        more = ", each without its task" if self.runs == "left out" else more
         what = "" if self.merge == "weights" else f"{self.merge} of "
-        merge = f"{self.weighting} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{beside}"
+        merge = f"{self.weighting} × {self.scale} of {what}{len(self.task_names)} runs of {self.steps} steps{more}"
         return {"outcomes": "merged task vectors", "merge": merge, "recipe": str(self.recipe)}
 
     @cached_property
@@ -336,7 +327,7 @@ class TaskVectors(Merged):
         folder = self.folder()
         missing = [k for k, name in enumerate(self.task_names) if folder.load(name, self._start) is None]
         if missing:
-            measure(Training(self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
+            measure(partial(train_vector, self), np.eye(len(self.task_names))[missing], tasks=self.task_names, **how)
 
     @property
     def _apart(self) -> bool:

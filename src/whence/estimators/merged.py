@@ -3,13 +3,14 @@
 What the estimators of merge.py and onestep.py have in common. They differ in how they come by the vectors Δ_k; the
 weights of a subset s are W₀ + scale · Σ_k w_k Δ_k with w_k = s_k / Σ s ("task"), or s_k n_k / Σ s n for tasks of n_k
 examples ("sample"); where runs saw other tasks too, w is what makes up these shares (merge.py). Adapters of whole runs
-are merged as products (adapters.py), and their batch normalisation gets the statistics of the merged model on the
+are merged as products, and their batch normalisation gets the statistics of the merged model on the
 examples of the subset.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, some_of
-from whence.estimators.adapters import adapter_pairs, merge_products
+from whence.errors import DataWarning, InputError, check_choice, some_of
 from whence.estimators.deltas import Vectors
 from whence.estimators.diagnosis import concerns, useless
 from whence.estimators.digests import problem_digests
@@ -38,14 +38,15 @@ from whence.models.functional import ModelFn
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
 from whence.models.metrics import Metric
 from whence.models.problem import State
-from whence.models.recipe import Recipe, Weighting
-from whence.models.sampling import check_weighting, draw_batches, task_shares
+from whence.models.recipe import CHOICES, Recipe, Weighting
+from whence.models.sampling import draw_batches, task_shares
 from whence.models.stack import Stack, side_by_side, unstacked
-from whence.models.targets import by_target, joined, single
+from whence.models.targets import joined, single
 from whence.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 Scale = float | Mapping[str, float]
 STATISTICS_ROWS = 512  # examples for the statistics of batch normalisation
@@ -64,20 +65,13 @@ class Merged(ABC):
     """Outcome function of one vector per task.
 
     Subclasses say what the ``vectors`` are, and which scales they go with; see `TaskVectors` and `OneStep`.
-
-    Attributes
-    ----------
-    merge : str
-        What is merged: "weights", if nothing else is said.
-    whole_runs : bool
-        Whether vectors are those of whole runs: their adapters are merged as products, and statistics are renewed.
     """
 
-    merge: str = "weights"
-    whole_runs: bool
+    merge: str = "weights"  # what is merged
+    whole_runs: bool  # whether vectors are of whole runs: adapters are merged as products, statistics renewed
 
     def __init__(self, stack: Stack, *, weighting: Weighting, scale: Scale | None, seed: int) -> None:
-        check_weighting(weighting)
+        check_choice(weighting, CHOICES["weighting"], "weighting")
         self.stack, self.problem, self.weighting, self.seed = stack, stack.problem, weighting, seed
         self._scale = None if scale is None else self._checked(scale)
         problem = self.problem
@@ -164,15 +158,10 @@ class Merged(ABC):
     def tuned(self, truth: Outcomes, scales: Iterable[float] | None = None) -> Self:
         """The same estimator with the scale that agrees best with a few true runs.
 
-        A few runs can be misleading, so the current scale stays unless another one is better by more than the
-        jackknife's standard error of the difference, each run being left out in turn.
-
-        Parameters
-        ----------
-        truth : Outcomes
-            True outcomes of three or more subsets, with the names that this estimator gives. Agreement is the mean
-            correlation over targets; ``trials`` of the result lists all that was tried.
-        scales : iterable of float, optional
+        It takes the outcomes of three or more subsets, with the names that this estimator gives. Agreement is the mean
+        correlation over targets; ``trials`` of the result lists all that was tried. A few runs can be misleading: the
+        current scale stays unless another one is better by more than the jackknife's standard error of the difference,
+        each run being left out in turn.
         """
         rows = as_subsets(truth.subsets, self.task_names)
         grid = [self.scale, *(self._checked(scale) for scale in (self.scales if scales is None else scales))]
@@ -231,11 +220,8 @@ class Merged(ABC):
         return Examples(*tasks.rows(index), tasks.owner[index], tasks.names)
 
     def _outcomes(self, rows: Floats, scale: Scale) -> dict[str, Floats]:
-        targets, metrics = self.problem.targets, self.problem.metrics
-
         def some(part: slice) -> dict[str, Floats]:
-            values = self.evaluate(rows[part], scale, targets, metrics)
-            return by_target(values, targets, metrics, per_query=self.problem.per_query)
+            return self.problem.outcomes(self.evaluate(rows[part], scale, self.problem.targets, self.problem.metrics))
 
         return joined(self._chunks.run(len(rows), some))
 
@@ -297,3 +283,36 @@ def _factor(scale: Scale, name: str) -> float:
     if isinstance(scale, Mapping):
         return next((value for pattern, value in scale.items() if fnmatch(name, pattern)), 1.0)
     return scale
+
+
+# ---- adapters --------------------------------------------------------------------------------------------
+
+
+def adapter_pairs(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Names of the two factors of each adapter, as peft calls them, of which both are there.
+
+    >>> adapter_pairs(["q.lora_A.default.weight", "q.lora_B.default.weight", "head.weight"])
+    [('q.lora_A.default.weight', 'q.lora_B.default.weight')]
+    """
+    known = list(names)
+    pairs = [(name, re.sub(r"\b(lora_(?:embedding_)?)A\b", r"\1B", name)) for name in known]
+    return [(first, second) for first, second in pairs if second != first and second in known]
+
+
+def merge_products(first: Tensor, second: Tensor, coefs: Tensor) -> tuple[Tensor, Tensor]:
+    """Factors (m, K·r, ...) and (m, out, K·r, ...) of Σ_k c_k B_k A_k, from A (K, r, ...), B (K, out, r, ...), c.
+
+    Averaging factors gives (mean B)·(mean A), which is not what the runs have learned; the mean of the products is. It
+    is a product again, of a higher rank: ``[c₁B₁ … c_K B_K]·[A₁; …; A_K]``. So merging makes no matrix of the size of
+    the weight. The first factor is the same for all rows, and takes the memory of one.
+
+    >>> import torch
+    >>> A, B = torch.randn(3, 2, 5), torch.randn(3, 4, 2)
+    >>> a, b = merge_products(A, B, torch.tensor([[0.5, 0.5, 0.0]]))
+    >>> torch.allclose(b[0] @ a[0], (B[0] @ A[0] + B[1] @ A[1]) / 2, atol=1e-6)
+    True
+    """
+    m, k = coefs.shape
+    scaled = coefs.view(m, k, *[1] * (second.ndim - 1)) * second
+    sides = scaled.movedim(1, 2).flatten(2, 3)
+    return first.flatten(0, 1).expand(m, -1, *first.shape[2:]), sides

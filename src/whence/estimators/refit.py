@@ -42,14 +42,6 @@ class Refit:
     empty : float, optional
         Value of the empty subset, from which nothing can be learned; NaN by default.
 
-    Attributes
-    ----------
-    task_names : tuple of str
-    maximize : tuple of str
-        All outcomes, since higher is better for scorers.
-    provenance : dict of str to str
-        How the outcomes were made.
-
     Examples
     --------
     >>> from sklearn.linear_model import LogisticRegression

@@ -6,25 +6,24 @@ training.py); `whence.measure` makes the loop over subsets durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import torch
 from numpy.typing import ArrayLike
-from torch import Tensor, nn
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError, some_of
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_seeds, as_subset, as_subsets
 from whence.measuring.fingerprint import parts_of
 from whence.models.memory import MOST_AT_ONCE, Chunks, free_bytes
+from whence.models.points import Checkpoint, state_of
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
 from whence.models.stack import Batched, Stack
 from whence.models.targets import joined, single
 from whence.models.training import bytes_per_model, train
 
-Init = Callable[[int], nn.Module | Mapping[str, Tensor]]
+Init = Callable[[int], Checkpoint]
 
 
 class Retrain:
@@ -47,20 +46,12 @@ class Retrain:
     batch_size : int, optional
         How many runs side by side; by default as many as memory allows, up to 256.
 
-    Attributes
-    ----------
-    task_names : tuple of str
-    maximize : tuple of str
-        Outcomes for which higher is better.
-    provenance : dict of str to str
-        How the outcomes were made.
-
     Examples
     --------
     >>> inputs = torch.eye(4)
     >>> tasks = {"zeros": (inputs[:2], torch.tensor([0, 0])), "ones": (inputs[2:], torch.tensor([1, 1]))}
-    >>> model = nn.Linear(4, 2, bias=False)
-    >>> _ = nn.init.zeros_(model.weight)
+    >>> model = torch.nn.Linear(4, 2, bias=False)
+    >>> _ = torch.nn.init.zeros_(model.weight)
     >>> target = (inputs, torch.tensor([0, 0, 1, 1]))
     >>> outcome = Retrain(Problem(model, tasks, target, metrics="accuracy"), Recipe(steps=20, lr=0.1))
     >>> outcome([1, 1], seed=0)["accuracy"]
@@ -133,13 +124,6 @@ class Retrain:
         assert self.init is not None
         with self.problem.own_randomness(seed):
             given = self.init(seed)
-        state = given.state_dict() if isinstance(given, nn.Module) else dict(given)
-        start = dict(self.problem.start)
-        for name in self.problem.trained:
-            if name not in state:
-                raise InputError(f"What init({seed}) returned has no {name!r}. It has: {some_of(state)}.")
-            if state[name].shape != start[name].shape:
-                found, wanted = tuple(state[name].shape), tuple(start[name].shape)
-                raise InputError(f"{name!r} of what init({seed}) returned must have shape {wanted}. Got {found}.")
-            start[name] = state[name].detach().to(start[name])
-        return start
+        start = self.problem.start
+        like = {name: start[name] for name in self.problem.trained}
+        return start | state_of(given, like, like, f"what init({seed}) returned")

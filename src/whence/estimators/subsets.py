@@ -17,8 +17,6 @@ SubsetLike = Iterable[str] | Iterable[float]  # the names of its tasks, or weigh
 def as_subsets(given: ArrayLike, task_names: Sequence[str]) -> Floats:
     """Rows (m, K) of weights, one column per task.
 
-    Examples
-    --------
     >>> as_subsets([[1, 0], [1, 1]], ["code", "law"])
     array([[1., 0.],
            [1., 1.]])
@@ -36,8 +34,6 @@ def as_subsets(given: ArrayLike, task_names: Sequence[str]) -> Floats:
 def as_subset(given: SubsetLike, task_names: Sequence[str]) -> Floats:
     """One row, as (1, K), from weights (K,) or the names of the tasks that are in.
 
-    Examples
-    --------
     >>> as_subset(["law"], ["code", "law"])
     array([[0., 1.]])
     """
@@ -52,8 +48,6 @@ def as_subset(given: SubsetLike, task_names: Sequence[str]) -> Floats:
 def as_seeds(given: ArrayLike, m: int) -> Integers:
     """One seed per subset, (m,).
 
-    Examples
-    --------
     >>> as_seeds([3, 4], 2)
     array([3, 4])
     """

@@ -34,8 +34,6 @@ class Trust:
 def aligned(found: Mapping[str, Floats], truth: Outcomes) -> Floats:
     """Estimates (m, T) in the columns of the truth.
 
-    Examples
-    --------
     >>> truth = Outcomes([[1, 0]], [[0.5]], target_names=["loss[1]"])
     >>> aligned({"loss": np.array([[0.1, 0.2]])}, truth)
     array([[0.2]])
@@ -49,8 +47,6 @@ def trust(estimates: Floats, truth: Outcomes, untrained: Floats | None = None) -
 
     Estimates must be closer to the truth than the outcomes (1, T) of the ``untrained`` model.
 
-    Examples
-    --------
     >>> truth = Outcomes([[1, 0], [0, 1], [1, 1]], [0.9, 0.8, 0.5], target_names=["loss"])
     >>> found = trust(np.array([[0.8], [0.7], [0.4]]), truth, np.array([[2.0]]))
     >>> round(found.agreement, 6), round(found.error_ratio, 3), found.trusted

@@ -34,8 +34,6 @@ Readout = Callable[[Tensor], Tensor]  # outputs of the model (n, C) → the outp
 class Kronecker:
     """Directions that are Kronecker products within each layer; E[PᵀP] = I, as for any projection.
 
-    Examples
-    --------
     >>> Kronecker(rank=512).sides(200, 100), Kronecker(rank=512).sides(65, 10)
     ((16, 32), (51, 10))
     """
@@ -331,11 +329,8 @@ def by_feature(layer: nn.Module, gradient: Tensor) -> Tensor:
     """Sum a gradient over everything but the example and the norm's own features, (b, features)."""
     if isinstance(layer, (nn.GroupNorm, *BATCH_NORMS)):
         return gradient.flatten(2).sum(dim=2) if gradient.ndim > 2 else gradient
-    return gradient.reshape(len(gradient), -1, _width(layer)).sum(dim=1)
-
-
-def _width(layer: nn.Module) -> int:
-    return next(layer.parameters(recurse=False)).numel()
+    width = next(layer.parameters(recurse=False)).numel()
+    return gradient.reshape(len(gradient), -1, width).sum(dim=1)
 
 
 def _uses(module: nn.Module, params: Params) -> dict[nn.Module, dict[str, str]]:

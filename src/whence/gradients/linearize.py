@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from whence.errors import InputError
+from whence.errors import InputError, check_choice, whole_number
 from whence.gradients.factored import Kronecker
 from whence.gradients.projections import Projection, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
@@ -24,7 +24,6 @@ from whence.models.examples import Examples
 from whence.models.functional import ModelFn, OutputFn, Params
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
 from whence.models.metrics import Metric
-from whence.models.processes import gather, n_processes, own_rows
 from whence.outcomes.sizes import size_in_words
 from whence.progress import track
 
@@ -107,8 +106,8 @@ class Features:
     store: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.examples is not None and self.examples < 1:
-            raise InputError(f"The 'examples' parameter of Features must be 1 or more. Got {self.examples} instead.")
+        if self.examples is not None:
+            whole_number(self.examples, "examples", of="Features")
 
 
 ROWS = 256  # examples per pass, and in a block of a store
@@ -129,32 +128,13 @@ def linearize(
     batch_size: int | None = None,
     what: str = "examples",
 ) -> Linearization:
-    """Return outputs and projected gradients of all examples at the given parameters.
+    """Return outputs and projected gradients of all examples at W₀, the ``params`` that may move.
 
-    Parameters
-    ----------
-    output_fn : callable
-        ``output_fn(params, inputs)``, outputs (n, C): from `whence.models.functional.functional`, or your own.
-    params : dict of str to tensor
-        W₀: where to linearise, and what may move.
-    examples : Examples
-    projection : Projection or Kronecker
-        Kronecker directions need the factored route, and it needs them.
-    route : {"auto", "forward", "reverse", "factored"}
-    of : {"outputs", "margin"}
-        What to linearise: all outputs, or log p/(1 − p) of each example's label, a single one, whose logistic loss is
-        the cross-entropy.
-    precision : {"float32", "bfloat16"}
-        Of the forward pass; features are float32.
-    store : path, optional
-        Folder to keep the features in, if they are larger than memory or are needed again; resumed if it exists.
-    batch_size : int, optional
-        Examples per pass; fewer if memory is short.
-    what : str
-        Name of the examples in messages.
+    ``output_fn(params, inputs)`` gives outputs (n, C). With ``of`` "margin", log p/(1 − p) of each example's label is
+    linearised, a single output whose logistic loss is the cross-entropy. For ``route``, ``precision`` and ``store`` see
+    `Features`; Kronecker directions need the factored route, and it needs them. ``what`` names the examples.
     """
-    if of not in ("outputs", "margin"):
-        raise InputError(f"What is linearised must be 'outputs' or 'margin'. Got {of!r}.")
+    check_choice(of, ("outputs", "margin"), "of")
     check_rank(projection.rank, params)
     with passes(params, precision):
         width = n_outputs(output_fn, params, examples, of, what)
@@ -185,8 +165,8 @@ def linearize(
         elif n_processes() > 1:
             raise InputError("A store of features is written by one process: under torchrun, leave store= out.")
         else:
-            about = _about(output_fn, params, examples, projection, route, of, precision)
-            kept = Store(store, shape, batch_size, about)
+            about: dict[str, object] = {"route": route, "of": of, "precision": precision}
+            kept = Store(store, shape, batch_size, _identity(output_fn, params, examples, projection) | about)
             missing = [rows for rows in kept.blocks() if rows.start not in kept.done]
             for rows in track(missing, label):
                 kept.write(rows, *(part.cpu().numpy() for part in block(rows)))
@@ -250,28 +230,41 @@ def _finite(found: tuple[Tensor, Tensor], rows: slice, examples: Examples, what:
     return found
 
 
-def _about(
-    output_fn: OutputFn,
-    params: Params,
-    examples: Examples,
-    projection: Projection | Kronecker,
-    route: str,
-    of: str,
-    precision: str,
+def _identity(
+    output_fn: OutputFn, params: Params, examples: Examples, projection: Projection | Kronecker
 ) -> dict[str, object]:
-    """Return what identifies features, for the manifest of a store."""
+    """Return what identifies features, apart from settings, for the manifest of a store."""
     fixed = output_fn.fixed if isinstance(output_fn, ModelFn) else {}
     directions = getattr(projection, "directions", None)
-    told = f"Subspace {fingerprint(directions.values())}" if directions else str(projection)
-    device = next(iter(params.values())).device.type
     return {
         "model": fingerprint([*params.values(), *fixed.values()]),
         "parameters": sorted(params),
         "data": fingerprint([*tree_leaves(examples.inputs), examples.labels, examples.owner]),
         "groups": list(examples.names),
-        "projection": told,
-        "route": route,
-        "of": of,
-        "precision": precision,
-        "device": device,
+        "projection": f"Subspace {fingerprint(directions.values())}" if directions else str(projection),
+        "device": next(iter(params.values())).device.type,
     }
+
+
+def n_processes() -> int:
+    """Number of processes of ``torchrun`` that share work: 1 unless ``torch.distributed`` was initialised."""
+    ready = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if ready else 1
+
+
+def own_rows(n: int) -> slice:
+    """Which of n rows are this process's; `gather` fetches the others."""
+    return _share(n, torch.distributed.get_rank() if n_processes() > 1 else 0)
+
+
+def gather(rows: Tensor) -> Tensor:
+    """Fill in the rows (n, ...) of the other processes, in place."""
+    for process in range(n_processes() if n_processes() > 1 else 0):
+        part = rows[_share(len(rows), process)]
+        if len(part):
+            torch.distributed.broadcast(part, src=process)
+    return rows
+
+
+def _share(n: int, process: int) -> slice:
+    return slice(n * process // n_processes(), n * (process + 1) // n_processes())

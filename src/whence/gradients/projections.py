@@ -95,8 +95,6 @@ class _Dense(ABC):
 class Gaussian(_Dense):
     """P with entries from N(0, 1/rank), as in the paper.
 
-    Examples
-    --------
     >>> Gaussian(rank=8, seed=0).rows({"w": torch.zeros(3, 2)}, 2, 5).shape
     torch.Size([3, 6])
     """
@@ -119,8 +117,6 @@ def _signs(device: torch.device) -> Tensor:
 class Rademacher(_Dense):
     """P with entries ±1/√rank, equally likely.
 
-    Examples
-    --------
     >>> Rademacher(rank=4, seed=0).rows({"w": torch.zeros(3)}, 0, 4).abs().unique()
     tensor([0.5000])
     """
@@ -139,8 +135,6 @@ class Rademacher(_Dense):
 class CountSketch:
     """P with a few entries ±1/√nonzeros in each column and zeros elsewhere: applied in one pass over the gradient.
 
-    Examples
-    --------
     >>> P = CountSketch(rank=4, seed=0).rows({"w": torch.zeros(6)}, 0, 4)
     >>> P.abs().sum(dim=0)
     tensor([1., 1., 1., 1., 1., 1.])
@@ -179,8 +173,6 @@ class CountSketch:
 class Subspace:
     """P with given rows, such as the gradients or the trained differences of the tasks.
 
-    Examples
-    --------
     >>> Subspace({"w": torch.eye(3)}).rank
     3
     """
@@ -209,8 +201,6 @@ class Subspace:
 class Identity:
     """P = I, every parameter a direction of its own: nothing is lost, and GradEx is exact where the model is linear.
 
-    Examples
-    --------
     >>> Identity(rank=3).rows({"w": torch.zeros(3)}, 1, 3)
     tensor([[0., 1., 0.],
             [0., 0., 1.]])

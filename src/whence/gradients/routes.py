@@ -13,19 +13,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from whence.errors import InputError, did_you_mean
-from whence.gradients.along import block_along, layers_of
-from whence.gradients.factored import Kronecker, Layers
+from whence.errors import InputError, check_choice, did_you_mean
+from whence.gradients.factored import LINEAR, Kronecker, Layers, Readout, by_feature, patches, positions_of
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.losses import Logistic, Loss, one_label_each
+from whence.models.memory import Chunks
 from whence.models.metrics import Metric, margin, metrics_named
 from whence.models.problem import Problem
+from whence.models.recipe import CHOICES
 
 ROUTES = ("forward", "reverse", "factored")
 Block = Callable[[Inputs, Tensor], tuple[Tensor, Tensor]]  # inputs, labels → outputs (b, C), features (b, C, rank)
@@ -92,8 +93,7 @@ def cheapest_projection(
 @contextmanager
 def passes(params: Params, precision: str) -> Iterator[None]:
     """Set up forward passes: no autograd graph, attention that can be differentiated forward, and the precision."""
-    if precision not in ("float32", "bfloat16"):
-        raise InputError(f"The 'precision' must be 'float32' or 'bfloat16'. Got {precision!r}.")
+    check_choice(precision, CHOICES["precision"], "precision")
     device = next(iter(params.values())).device.type
     lower: AbstractContextManager[object] = nullcontext()
     if precision == "bfloat16":
@@ -138,19 +138,12 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
 
         outputs = outputs_at(params)
         features = outputs.new_empty(*outputs.shape, projection.rank)
-        portion = max(1, min(_AT_ONCE, 2**28 // n_params(params)))
-        start = 0
-        while start < projection.rank:
-            stop = min(start + portion, projection.rank)
-            directions = split(projection.rows(params, start, stop), params)
-            try:
-                features[:, :, start:stop] = torch.func.vmap(product)(directions).permute(1, 2, 0)
-            except torch.cuda.OutOfMemoryError:
-                if portion == 1:
-                    raise
-                portion //= 2
-            else:
-                start = stop
+
+        def some(rows: slice) -> None:
+            directions = split(projection.rows(params, rows.start, rows.stop), params)
+            features[:, :, rows] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+
+        Chunks(min(_AT_ONCE, 2**28 // n_params(params))).run(projection.rank, some)
         return outputs, features
 
     def backward(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,3 +164,35 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
         return outputs, features
 
     return along if route == "forward" else backward
+
+
+def layers_of(output_fn: OutputFn, params: Params, examples: Examples) -> Layers | None:
+    """The layers that hold the parameters; None if they do not tell each example's gradient, or it is too large."""
+    if not isinstance(output_fn, ModelFn):
+        return None
+    try:
+        found = Layers.checked(output_fn, params, Kronecker(32), examples.rows(slice(0, 3))[0])
+    except InputError:
+        return None
+    return None if any(isinstance(layer, nn.Embedding) for layer in found.uses) else found
+
+
+def block_along(layers: Layers, directions: Params, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
+    """Outputs (b, C) and products (b, C, r) of each example's gradient with directions, tensors (r, ...)."""
+    outputs, seen, gradients = layers.differentiated(inputs, readout)
+    n, rank = len(outputs), len(next(iter(directions.values())))
+    features = torch.zeros(*outputs.shape, rank, device=outputs.device)
+    for c, deltas in enumerate(gradients):
+        for use, delta in zip(seen, deltas, strict=True):
+            for own, name in layers.uses[use.layer].items():
+                found = _by_example(use.layer, own, use.inputs, delta, n)
+                features[:, c] += found.flatten(1).float() @ directions[name].flatten(1).to(features).T
+    return outputs, features
+
+
+def _by_example(layer: nn.Module, own: str, inputs: Tensor, delta: Tensor, n: int) -> Tensor:
+    """Gradient of each example by the weight or the bias of a layer, (n, ...)."""
+    if not isinstance(layer, LINEAR):
+        return by_feature(layer, delta * inputs if own == "weight" else delta)
+    places = positions_of(layer, delta, n)
+    return places.sum(dim=1) if own == "bias" else places.transpose(1, 2) @ patches(layer, inputs, n).to(delta)

@@ -13,8 +13,8 @@ squared loss the answer is a linear system per subset, put together from one Gra
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -65,24 +65,12 @@ def solve(
     tol: float = 1e-7,
     max_iter: int = 50,
 ) -> Solution:
-    """Return the best update for each subset.
+    """Return the best update for each subset, given the ``shares`` (m, K) of the tasks in its loss.
 
-    Parameters
-    ----------
-    linear : Linearization
-        Of the tasks.
-    shares : ndarray of shape (m, K)
-        Share of each task in the loss of each subset, as `whence.models.sampling.task_shares` gives them. They add up
-        to one (to less if subsets are to count by their size), or are all zero for the empty subset, whose update is
-        zero.
-    loss : Loss
-    l2 : float
-        Penalty on the update, against a loss whose weights add up to one.
-    tol : float
-        Gap, relative to the objective, at which a subset is done.
-    max_iter : int
-        Iterations on all subsets together; those that need more are ended one by one. A ``ConvergenceWarning`` names
-        the rows for which that was not enough either.
+    Shares, as `whence.models.sampling.task_shares` gives them, add up to one (to less if subsets are to count by their
+    size), or are all zero for the empty subset, whose update is zero. A subset is done at a gap of ``tol``, relative to
+    its objective. After ``max_iter`` iterations on all together, subsets are ended one by one; a ``ConvergenceWarning``
+    names those for which that was not enough either.
     """
     if not l2 > 0:
         raise InputError(f"The 'l2' penalty must be positive, so that there is one best update. Got {l2}.")
@@ -94,14 +82,10 @@ def solve(
     start = torch.full_like(by_task[:1], 1 / n)  # all examples alike
     problems = (_Problem(linear, part, loss, l2) for part in track(parts, "solving subsets"))
     solutions = [_minimise(problem, start, tol, max_iter) for problem in problems]
-    found = Solution(
-        delta=torch.cat([part.delta for part in solutions]),
-        objective=np.concatenate([part.objective for part in solutions]),
-        gradient_norm=np.concatenate([part.gradient_norm for part in solutions]),
-        gap=np.concatenate([part.gap for part in solutions]),
-        converged=np.concatenate([part.converged for part in solutions]),
-        n_iterations=max(part.n_iterations for part in solutions),
-    )
+    certificates = ((part.objective, part.gradient_norm, part.gap, part.converged) for part in solutions)
+    objective, norm, gap, converged = (np.concatenate(parts) for parts in zip(*certificates, strict=True))
+    delta = torch.cat([part.delta for part in solutions])
+    found = Solution(delta, objective, norm, gap, converged, max(part.n_iterations for part in solutions))
     if not found.converged.all():
         rows = np.flatnonzero(~found.converged)
         warnings.warn(
@@ -187,14 +171,11 @@ class _Problem:
         """Objective and its derivative by the length, both (m,), after a step of some length in a direction."""
         delta, moved = now.delta + length[:, None] * direction, now.moved + length[:, None, None] * change
         value, slope = self.l2 / 2 * delta.square().sum(dim=1), self.l2 * (delta * direction).sum(dim=1)
-        for rows in self._rows(len(moved)):
+        for rows in self.linear.examples.blocks(self.linear.block_size(len(moved))):
             losses, slopes = self._losses(rows, moved, now.by_task)
             value += losses
             slope += (slopes * change[:, rows]).flatten(1).sum(dim=1)
         return value, slope
-
-    def _rows(self, n_subsets: int) -> Iterator[slice]:
-        return self.linear.examples.blocks(self.linear.block_size(n_subsets))
 
     def _losses(self, rows: slice, moved: Tensor, by_task: Tensor) -> tuple[Tensor, Tensor]:
         """Weighted sum of the losses of a block, (m,), and their weighted slopes, (m, b, C)."""
@@ -218,16 +199,10 @@ class _Subsets:
 
     def only(self, keep: Tensor) -> _Subsets:
         """The same for some of them."""
-        return _Subsets(
-            self.row[keep],
-            self.by_task[keep],
-            self.delta[keep],
-            self.moved[keep],
-            self.gradient[keep],
-            self.value[keep],
-            [step[keep] for step in self.steps],
-            [change[keep] for change in self.changes],
-        )
+        found = copy.copy(self)
+        for name, value in vars(self).items():
+            setattr(found, name, [one[keep] for one in value] if isinstance(value, list) else value[keep])
+        return found
 
 
 def _minimise(problem: _Problem, start: Tensor, tol: float, max_iter: int) -> Solution:

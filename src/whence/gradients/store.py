@@ -40,8 +40,6 @@ Float32s = NDArray[np.float32]
 def fingerprint(tensors: Iterable[Tensor]) -> str:
     """Hash of the values, shapes and types of tensors, as 32 hexadecimal digits.
 
-    Examples
-    --------
     >>> fingerprint([torch.zeros(2)]) == fingerprint([torch.zeros(2)]), fingerprint([torch.zeros(2, 1)])[:4]
     (True, 'e8e0')
     """
@@ -63,6 +61,7 @@ class Store:
         self, path: str | os.PathLike[str], shape: tuple[int, int, int], block: int, about: dict[str, object]
     ) -> None:
         self.path, self.shape = Path(path), shape
+        self._sizes = {"outputs.f32": 4 * shape[0] * shape[1], "features.f32": 4 * shape[0] * shape[1] * shape[2]}
         wanted = {"format": 1, "rows": shape[0], "outputs": shape[1], "rank": shape[2], "block": block, **about}
         manifest = self.path / "manifest.json"
         if manifest.exists():
@@ -93,17 +92,16 @@ class Store:
         return zlib.crc32(self.features[rows].tobytes(), zlib.crc32(self.outputs[rows].tobytes()))
 
     def _create(self, manifest: Path, wanted: dict[str, object]) -> None:
-        n, width, rank = self.shape
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            refuse_occupied(self.path, _FILES.__contains__, "feature store")
-            needed, free = 4 * n * width * (rank + 1), shutil.disk_usage(self.path).free
+            refuse_occupied(self.path, {*self._sizes, "blocks.jsonl"}.__contains__, "feature store")
+            needed, free = sum(self._sizes.values()), shutil.disk_usage(self.path).free
             if needed > free:
                 raise InputError(
                     f"The features take {size_in_words(needed)} and {self.path} has {size_in_words(free)} free: "
                     "give another folder, or lower the rank."
                 )
-            for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
+            for name, size in self._sizes.items():
                 (self.path / name).unlink(missing_ok=True)  # and so not through a link
                 with open(self.path / name, "xb") as file:
                     if hasattr(os, "posix_fallocate"):
@@ -119,12 +117,11 @@ class Store:
         """Return the block size of the folder, or refuse it."""
         found = read_document(manifest)
         refuse_other(f"The feature store {self.path} is", found, wanted | {"block": found.get("block")})
-        n, width, rank = self.shape
-        for name, size in (("outputs.f32", 4 * n * width), ("features.f32", 4 * n * width * rank)):
+        for name, size in self._sizes.items():
             file = self.path / name
             if not file.exists() or file.stat().st_size != size:
                 raise InputError(
-                    f"The feature store {self.path} is damaged ({name} is cut short): delete it to start anew."
+                    f"The feature store {self.path} is damaged ({name} is cut short): delete it to start over."
                 )
         return int(found["block"])
 
@@ -144,9 +141,6 @@ class Store:
             if self._checksum(rows) != sums[rows.start]:
                 raise InputError(
                     f"The feature store {self.path} was altered: rows {rows.start} to {rows.stop - 1} do not match "
-                    "their checksum. Delete it to start anew."
+                    "their checksum. Delete it to start over."
                 )
         return {rows.start for rows in known}
-
-
-_FILES = {"outputs.f32", "features.f32", "blocks.jsonl"}

@@ -1,16 +1,17 @@
 """Choice: what each demonstration does for a query, and a chosen prompt compared with its rivals.
 
-The end of the flow. A prompt is chosen on some queries and judged on others, by running it: beside random prompts,
-beside the nearest demonstrations of each query by sentence embedding, and beside the best single one, repeated.
+The end of the flow. A prompt is chosen on some queries and judged on others, by running it: compared with random
+prompts, with the nearest demonstrations of each query by sentence embedding, and with none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn.utils.rnn import pad_sequence
@@ -18,10 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from whence.arrays import Floats
 from whence.errors import InputError
 from whence.icl.estimate import AnchoredPrompts
-from whence.icl.truth import Prompted
-
-if TYPE_CHECKING:
-    import pandas as pd
+from whence.icl.outcomes import Prompted
 
 DRAWS = 2000  # resamples of the queries for an interval
 
@@ -118,8 +116,6 @@ class Judged:
 
         The interval is over queries, which are resampled in pairs.
         """
-        import pandas as pd
-
         first = next(iter(self.loss.values()))
         draws = np.random.default_rng(seed).integers(len(first), size=(DRAWS, len(first)))
         rows = []

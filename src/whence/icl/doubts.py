@@ -9,19 +9,15 @@ knows nothing of them, and nothing is said.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from whence.arrays import Floats
 from whence.errors import InputError
-from whence.icl.outcomes import margins
-from whence.icl.truth import Prompted
-
-if TYPE_CHECKING:
-    import pandas as pd
+from whence.icl.outcomes import Prompted, margins
 
 PROMPTS = 24  # that each candidate is asked after, about
 CLEAR = 2.0  # standard errors, over prompts
@@ -62,8 +58,6 @@ class Doubts:
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per candidate, the most doubtful first."""
-        import pandas as pd
-
         frame = pd.DataFrame(
             {
                 "name": self.names,

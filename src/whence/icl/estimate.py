@@ -4,7 +4,7 @@ The cheap outcome function (paper, appendix, "Gradient estimation for in-context
 
     f(φ(S, x)) ≈ f(φ(S₀, x)) + ⟨∇f(φ(S₀, x)), φ(S, x) − φ(S₀, x)⟩,
 
-and with demonstrations aligned in slots (:mod:`.slots`) the inner product is a sum over slots of numbers that depend on
+and with demonstrations aligned in slots (`align`) the inner product is a sum over slots of numbers that depend on
 the query, the slot and the demonstration in it. These are computed once; any prompt is the sum of a few of them.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import InputError, counted
+from whence.errors import InputError, check_choice, counted, whole_number
 from whence.icl.language import LanguageModel, end_together
 from whence.icl.outcomes import Order, PromptOutcomes, margins, open_values, values_of
-from whence.icl.prompts import Prompts
-from whence.icl.slots import align
+from whence.icl.prompts import Prompts, Tokens
 from whence.models.memory import Chunks, bytes_per_row, free_bytes
+from whence.models.metrics import margin
 from whence.progress import track
 
 Outputs = Literal["margin", "logits"]
@@ -36,18 +36,10 @@ BLOCK_BYTES = 1 << 26  # of sums that are looked up at once
 
 @dataclass(frozen=True)
 class Table:
-    """What prompts of n demonstrations are summed from, averaged over anchors.
+    """What prompts of n demonstrations are summed from, averaged over anchors."""
 
-    Attributes
-    ----------
-    base : ndarray of shape (Q, O)
-        Outputs at the anchor.
-    change : ndarray of shape (n, K, Q, O)
-        What changes when a demonstration takes the place of the anchor's in a slot.
-    """
-
-    base: NDArray[np.float32]
-    change: NDArray[np.float32]
+    base: NDArray[np.float32]  # (Q, O): outputs at the anchor
+    change: NDArray[np.float32]  # (n, K, Q, O): when a demonstration takes the place of the anchor's in a slot
 
     def outputs(self, sequences: NDArray[np.intp]) -> Floats:
         """Outputs (m, Q, O) of prompts (m, n)."""
@@ -74,11 +66,6 @@ class AnchoredPrompts(PromptOutcomes):
         Width of a slot; longer demonstrations lose the first tokens of their text. That of the longest where not given.
     seed : int
         Of random anchors.
-
-    Attributes
-    ----------
-    task_names, maximize, provenance
-        As `whence.measure` reads them.
     """
 
     batch_size = 4096
@@ -97,10 +84,7 @@ class AnchoredPrompts(PromptOutcomes):
         seed: int = 0,
     ) -> None:
         super().__init__(model, prompts, metrics=metrics, per_query=per_query, order=order)
-        if outputs not in ("margin", "logits"):
-            raise InputError(
-                f"must be 'margin' or 'logits'. Got {outputs!r} instead.", parameter="outputs", of="AnchoredPrompts"
-            )
+        check_choice(outputs, get_args(Outputs), "outputs", of="AnchoredPrompts")
         if prompts.open and (outputs == "logits" or "accuracy" in self.metrics):
             raise InputError(
                 "Of open answers, only the loss can be estimated: give outputs='margin' and metrics='loss'."
@@ -122,9 +106,7 @@ class AnchoredPrompts(PromptOutcomes):
                 )
             return given
         if isinstance(given, int):
-            if given < 1:
-                raise InputError(f"must be at least 1. Got {given} instead.", parameter="anchors", of="AnchoredPrompts")
-            return given
+            return whole_number(given, "anchors", of="AnchoredPrompts")
         rows = [self._checked(row) for row in given]
         if not rows or len({len(row) for row in rows}) > 1 or not len(rows[0]):
             raise InputError("Anchors given as prompts must be at least one, and all of the same length.")
@@ -278,11 +260,35 @@ class AnchoredPrompts(PromptOutcomes):
         if prompts.open:
             lengths = torch.tensor([[len(ending)] for ending in endings], device=logits.device)
             return logits / lengths
-        return logits if self.kind == "logits" else _margins(logits, self.prompts.answers[list(queries)])
+        answers = torch.as_tensor(prompts.answers[list(queries)], device=logits.device)
+        return logits if self.kind == "logits" else margin(logits, answers)[:, None]
 
 
-def _margins(logits: Tensor, answers: NDArray[np.intp]) -> Tensor:
-    """Margins (b, 1), with their gradients."""
-    right = torch.as_tensor(answers, device=logits.device)[:, None]
-    others = logits.scatter(1, right, -torch.inf)
-    return logits.gather(1, right) - others.logsumexp(1, keepdim=True)
+def align(demos: Sequence[Tokens], width: int | None = None) -> tuple[Tokens, NDArray[np.bool_]]:
+    """Tokens (K, w) of demonstrations in a slot, and where they have one; 0 where they have none.
+
+    A slot is as wide as the longest demonstration, or narrower where that is asked for. What all demonstrations begin
+    with (at least the first token) stands at its start, and the rest at its end, so that label words meet label words.
+    A short demonstration has padding between the two; a long one loses the first tokens of its text.
+
+    >>> tokens, has = align([np.array([1, 5, 6, 9]), np.array([1, 7, 9])])
+    >>> tokens.tolist(), has[1].tolist()
+    ([[1, 5, 6, 9], [1, 0, 7, 9]], [True, False, True, True])
+    >>> align([np.array([1, 5, 6, 9]), np.array([1, 7, 9])], width=2)[0].tolist()
+    [[1, 9], [1, 9]]
+    """
+    shortest, longest = min(map(len, demos)), max(map(len, demos))
+    if width is not None and width < 1:
+        raise InputError(f"The slot must have a width of at least one token. Got {width}.")
+    wide = longest if width is None else min(width, longest)
+    # The last token is never part of what all begin with: where there is one demonstration, it would be all of it.
+    begin = np.stack([row[: shortest - 1] for row in demos])
+    same = (begin == begin[0]).all(0)
+    shared = int(np.argmin(same)) if not same.all() else len(same)
+    shared = min(max(shared, 1), shortest - 1, wide - 1)
+    tokens, has = np.zeros((len(demos), wide), dtype=np.int64), np.zeros((len(demos), wide), dtype=bool)
+    for k, row in enumerate(demos):
+        rest = row[shared:][-(wide - shared) :]
+        tokens[k, :shared], has[k, :shared] = row[:shared], True
+        tokens[k, wide - len(rest) :], has[k, wide - len(rest) :] = rest, True
+    return tokens, has

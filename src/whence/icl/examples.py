@@ -14,6 +14,7 @@ from typing import Any
 
 from whence.errors import DataWarning, InputError, did_you_mean, some_of
 from whence.icl.prompts import Example
+from whence.outcomes.files import errors_name
 from whence.outcomes.text import decoded, separator
 
 TEXT = ("text", "question", "input", "prompt", "sentence", "query", "instruction", "review", "content", "premise")
@@ -67,12 +68,8 @@ def read_examples(
 def read_records(path: str | os.PathLike[str]) -> list[tuple[str, dict[str, Any]]]:
     """Records of a file, each with its place: "reviews.jsonl, line 3"."""
     where = Path(path)
-    try:
+    with errors_name(where):
         text = decoded(where)
-    except OSError as error:
-        raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
-    except InputError as error:
-        raise error.at(where) from error
     ending = where.suffix.lower()
     if ending in (".csv", ".tsv"):
         return _rows(text, where, "\t" if ending == ".tsv" else ",")

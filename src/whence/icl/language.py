@@ -1,13 +1,12 @@
 """A causal language model of Hugging Face: the logits of label words after a prompt, from tokens or from embeddings.
 
-Beside the flow: the only part that knows how such models are loaded and called. Prompts of a batch end together, so
+The only part that knows how such models are loaded and called. Prompts of a batch end together, so
 that the last place is that of the label word in all of them; padding is masked, and not counted in positions.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import importlib.util
 import inspect
 import os
@@ -21,7 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.errors import InputError, brief, counted
+from whence.errors import InputError, brief, counted, needed
+from whence.gradients.store import fingerprint
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
 
@@ -107,13 +107,9 @@ class LanguageModel:
         """Tokens of a text, without special ones."""
         return list(self.tokenizer(text, add_special_tokens=False).input_ids)
 
-    def digest(self) -> bytes:
+    def digest(self) -> str:
         """What tells this model from others: every number of it."""
-        found = hashlib.blake2b(digest_size=32)
-        for name, value in self.model.state_dict().items():
-            found.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-            found.update(value.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        return found.digest()
+        return fingerprint(self.model.state_dict().values())
 
     def embed(self, tokens: Tokens) -> Tensor:
         """Embeddings (…, d) of tokens."""
@@ -129,14 +125,9 @@ class LanguageModel:
             )
 
     def logits(self, embeds: Tensor, mask: Tensor, label_tokens: Tokens) -> Tensor:
-        """Logits (b, C) of label words, after prompts that end together.
+        """Logits (b, C) of label words (C,), after prompts (b, n, d) that end together.
 
-        Parameters
-        ----------
-        embeds : tensor of shape (b, n, d)
-        mask : tensor of shape (b, n)
-            1 where there is a token. Positions are counted over those.
-        label_tokens : ndarray of shape (C,)
+        The mask (b, n) is 1 where there is a token; positions are counted over those.
         """
         return _words(self._embedded(embeds, mask, 1), label_tokens)
 
@@ -224,15 +215,7 @@ def load_pretrained(
     dtype: torch.dtype | str = "auto",
     kind: str = "AutoModelForCausalLM",
 ) -> tuple[Any, Any]:
-    """Model and tokenizer of a folder or a GGUF file; nothing is downloaded, and no code in the folder is run.
-
-    Parameters
-    ----------
-    path, device, dtype
-        As for `LanguageModel.load`.
-    kind : str
-        Class of transformers that loads the model.
-    """
+    """Model, by the class ``kind`` of transformers, and tokenizer of a folder or a file; see `LanguageModel.load`."""
     place = Path(path)
     transformers = import_transformers()
     if not place.exists():
@@ -248,7 +231,7 @@ def load_pretrained(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
     except Exception as error:  # transformers raises half a dozen kinds
         raise InputError(
-            f"{place}: there is no tokenizer that could be loaded. Save it beside the model, with "
+            f"{place}: there is no tokenizer that could be loaded. Save it next to the model, with "
             f"tokenizer.save_pretrained(folder). ({brief(error)})"
         ) from error
     where = _device(device)
@@ -288,18 +271,12 @@ def import_transformers() -> Any:
             importlib.import_module("torchvision")
         except Exception:
             sys.modules["torchvision"] = None  # type: ignore[assignment]
-    try:
-        import transformers
-    except ImportError as error:
-        raise InputError('Language models need transformers: pip install "whence[hf]".') from error
-    return transformers
+    return needed("transformers", "Language models need transformers", "hf")
 
 
 def likelihoods_in(logits: Tensor, endings: Sequence[Tokens]) -> Tensor:
     """Log-likelihood (b,) of each ending, from the logits (b, n, V) at the last places, where the endings end.
 
-    Examples
-    --------
     >>> logits = torch.log(torch.tensor([[[0.5, 0.5], [0.25, 0.75]]]))
     >>> likelihoods_in(logits, [np.array([0, 1])]).exp()
     tensor([0.3750])
@@ -324,8 +301,6 @@ def end_together(rows: Sequence[Tokens]) -> tuple[Tokens, Tokens]:
     Padding comes after the first token of the shorter ones: what is masked may be anywhere, but a place from which
     nothing can be seen makes some attention kernels return NaN.
 
-    Examples
-    --------
     >>> tokens, mask = end_together([np.array([5, 8]), np.array([6, 7, 8])])
     >>> tokens.tolist(), mask.tolist()
     ([[5, 0, 8], [6, 7, 8]], [[1, 0, 1], [1, 1, 1]])

@@ -36,8 +36,6 @@ MOST_ORDERS = 5040
 def slot_kernels(n_slots: int) -> dict[str, Array]:
     """Similarities of slots, (n, n) each, by name; the first ignores order.
 
-    Examples
-    --------
     >>> list(slot_kernels(2))
     ['blind', 'trend 0.3', 'trend 1', 'near 1', 'near 3', 'apart']
     >>> slot_kernels(2)["trend 1"]

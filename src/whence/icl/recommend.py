@@ -11,9 +11,10 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from whence.answers.attribution import Attribution, attribute
@@ -29,16 +30,12 @@ from whence.icl.doubts import Doubts, doubts
 from whence.icl.estimate import AnchoredPrompts
 from whence.icl.language import LanguageModel
 from whence.icl.order import best_order
-from whence.icl.outcomes import PromptOutcomes
+from whence.icl.outcomes import Prompted, PromptOutcomes, Scorer
 from whence.icl.prompts import Example, Prompts
-from whence.icl.truth import Prompted, Scorer
 from whence.measuring import measure
 from whence.surrogates.fit import fit
 from whence.surrogates.mixture import Mixture
 from whence.surrogates.model import Model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MOST_ORDERS = 24  # that are all run
 
@@ -64,7 +61,7 @@ class Recommendation:
     pairs : Attribution
         What pairs do beyond the sum of each, in prompts of this size.
     judged : Judged
-        The prompt, beside others, on queries that it was not chosen by.
+        The prompt compared with others, on queries that it was not chosen by.
     estimate : AnchoredPrompts
         What the estimates were made by; see `explain`.
     doubts : Doubts or None

@@ -9,17 +9,15 @@ from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from whence.errors import InputError, brief
+from whence.errors import InputError, brief, needed
+from whence.measuring.engine import Workers
 from whence.measuring.local import KEPT, environment, pack
 from whence.measuring.outcome_fn import OutcomeFn
-from whence.measuring.pool import Broken, Lost, Measured, Message, Pool, Ready
+from whence.measuring.pool import Broken, Lost, Measured, Message, Pool, Ready, Worker
 from whence.measuring.rows import Job, measure_row
 from whence.outcomes.subset import Subset
-
-if TYPE_CHECKING:
-    from whence.measuring.engine import Workers
 
 
 class RayEngine(Pool):
@@ -32,7 +30,7 @@ class RayEngine(Pool):
         super().__init__(workers)
         cpus, gpus = workers.cpus_per_task, workers.gpus_per_task
         packed = sys.path, pack(outcome_fn, task_names)
-        self._ray = ray = _import_ray()
+        self._ray = ray = needed("ray", "The engine 'ray' needs Ray", "ray")
         self._began = not ray.is_initialized()
         if self._began:
             _connect(ray, workers.address, room=max(1, workers.count() * cpus))
@@ -49,27 +47,16 @@ class RayEngine(Pool):
         self._actor = ray.remote(_Actor).options(**options, runtime_env={"env_vars": environment(workers.threads)})
 
     def start(self) -> RayWorker:
-        """Start an actor."""
         return RayWorker(self._ray, self._actor.remote(self._packed))
 
     def wait(self, workers: Sequence[RayWorker], seconds: float) -> None:
-        """Wait for a reply."""
         due = [worker.due for worker in workers if worker.due is not None]
         if due:
             self._ray.wait(due, num_returns=1, timeout=seconds)
 
     def close(self) -> None:
-        """End the cluster, if it was started for this run."""
-        if self._began:
+        if self._began:  # for this run
             self._ray.shutdown()
-
-
-def _import_ray() -> ModuleType:
-    try:
-        import ray
-    except ImportError as error:
-        raise InputError("The engine 'ray' needs Ray: pip install \"whence[ray]\".") from error
-    return ray
 
 
 def _connect(ray: ModuleType, address: str | None, *, room: float) -> None:
@@ -121,7 +108,7 @@ class _Actor:
         return Measured(job.row, job.replicate, os.getpid(), reply._replace(printed=printed.text))
 
 
-class RayWorker:
+class RayWorker(Worker):
     """An actor, and the reply that is due from it."""
 
     def __init__(self, ray: ModuleType, actor: Any) -> None:
@@ -129,12 +116,10 @@ class RayWorker:
         self.due: Any = actor.load.remote()
 
     def begin(self, job: Job) -> bool:
-        """Hand over a row."""
         self.due = self._actor.measure.remote(job)
         return True
 
     def poll(self) -> Message | None:
-        """Its reply, or how it ended."""
         if self.due is None or not self._ray.wait([self.due], timeout=0)[0]:
             return None
         due, self.due = self.due, None
@@ -144,14 +129,6 @@ class RayWorker:
             return Lost(f"its Ray worker died ({type(error).__name__})", f"{error}\n")
         return message
 
-    def printed(self) -> str:
-        """Nothing: the output of a row comes with its reply."""
-        return ""
-
-    def dismiss(self) -> None:
-        """Leave it to `stop`: an actor has nothing to tidy up."""
-
     def stop(self) -> None:
-        """Kill the actor."""
         with suppress(Exception):  # the cluster may be gone
             self._ray.kill(self._actor)

@@ -85,8 +85,6 @@ class Display:
 def latest(settled: Sequence[Result]) -> str:
     """Latest values, as text.
 
-    Examples
-    --------
     >>> from whence.measuring.rows import Reply
     >>> latest([Result(None, Reply(("loss", "acc"), [0.51234, 0.5]))])
     'loss 0.5123, acc 0.5'
@@ -102,8 +100,6 @@ def latest(settled: Sequence[Result]) -> str:
 def duration(seconds: float) -> str:
     """Length of time, in at most two units.
 
-    Examples
-    --------
     >>> duration(0.25), duration(75), duration(7300), duration(200_000)
     ('0.25 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
     """

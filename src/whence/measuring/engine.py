@@ -1,21 +1,22 @@
 """The contract of engines, and the table of them: who measures rows, and where.
 
 An engine is made from an outcome function, the task names and a `Workers`, and returns the results of jobs. To add one,
-write a class with the three methods of `Engine`, and add a line to `ENGINES` and to the conformance table of the tests.
+write an `Engine`, and add a line to `ENGINES` and to the conformance table of the tests.
 """
 
 from __future__ import annotations
 
 import importlib
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Real
 from types import TracebackType
-from typing import Protocol
 
 import numpy as np
 
-from whence.errors import InputError, counted
+from whence.errors import InputError, check_choice, counted
 from whence.measuring.outcome_fn import OutcomeFn, check_signature
 from whence.measuring.plan import whole
 from whence.outcomes.ledger import Result
@@ -29,25 +30,25 @@ ENGINES = {
 }
 
 
-class Engine(Protocol):
+class Engine(AbstractContextManager["Engine"]):
     """Measures rows.
 
     If a row raises, hangs or ends its process, only that row fails. Every job is answered exactly once, in any order.
     Values depend only on the subset and the seed of the job.
     """
 
+    @abstractmethod
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
         """Results of the jobs, in lists of jobs that finished together.
 
         If ``todo`` is a deque, jobs are taken from it, and its owner may add more between results.
         """
-        ...
 
-    def __enter__(self) -> Engine: ...
+    def close(self) -> None:
+        """End everything that was started and still runs."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End everything that it started."""
-        ...
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,7 @@ class Workers:
 
     def check(self, outcome_fn: OutcomeFn, plan: Plan) -> None:
         """Refuse invalid settings before anything starts."""
-        if self.engine not in ENGINES:
-            named = ", ".join(map(repr, ENGINES))
-            raise InputError(f"must be one of {named}. Got {self.engine!r} instead.", parameter="engine", of="measure")
+        check_choice(self.engine, list(ENGINES), "engine", of="measure")
         if self.jobs != -1:
             whole(self.jobs, "jobs", 1)
         whole(self.threads, "threads", 1)

@@ -43,8 +43,6 @@ class _Model(Protocol):
 def fingerprint_of(outcome_fn: OutcomeFn) -> dict[str, str]:
     """What the outcomes depend on, by name.
 
-    Examples
-    --------
     >>> from whence.measuring.outcome_fn import as_outcome_fn
     >>> found = fingerprint_of(as_outcome_fn(functools.partial(int, base=16)))
     >>> found["argument base"]
@@ -217,8 +215,6 @@ def _values(kind: str, values: Mapping[str, object] | Mapping[int | str, object]
 def digest(value: object) -> str | None:
     """Short text of a value: itself if it is short, else a hash; None for code.
 
-    Examples
-    --------
     >>> digest(0.5), digest(np.zeros(3)) == digest(np.zeros(3)), digest(np.zeros(3)) == digest(np.ones(3)), digest(len)
     ('0.5', True, False, None)
     """

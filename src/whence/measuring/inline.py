@@ -4,46 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from whence.errors import brief
-from whence.measuring.batches import growing
+from whence.measuring.engine import Engine, Workers
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result, as_queue, in_this_process, measure_row, report, seeded
 from whence.measuring.values import flatten_batch, texts_of
 from whence.outcomes.subset import Subset
 
-if TYPE_CHECKING:
-    from whence.measuring.engine import Workers
 
-
-class InlineEngine:
-    """Engine that is this process.
-
-    Examples
-    --------
-    >>> class Sizes(OutcomeFn):
-    ...     def batch(self, subsets, seeds):
-    ...         return {"size": subsets.sum(axis=1)}
-    >>> jobs = [Job(0, 0, np.ones(2), 5), Job(1, 0, np.zeros(2), 6)]
-    >>> [[result.reply.values for result in batch] for batch in InlineEngine(Sizes(), ("a", "b")).results(jobs)]
-    [[[2.0], [0.0]]]
-    """
+class InlineEngine(Engine):
+    """Engine that is this process."""
 
     def __init__(self, outcome_fn: OutcomeFn, task_names: tuple[str, ...], workers: Workers | None = None) -> None:
         self._outcome_fn, self._task_names = outcome_fn, task_names
 
-    def __enter__(self) -> InlineEngine:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """There is nothing to end."""
-
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, each as it comes or a batch at a time."""
         waiting = as_queue(todo)
         while waiting and self._outcome_fn.batch is not None:
             jobs = [waiting.popleft() for _ in range(len(waiting))]
@@ -75,3 +53,33 @@ def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]
     share = (time.perf_counter() - began) / len(chunk)
     aside = texts_of(returned)
     yield [Result(job, Reply(targets, row, seconds=share, aside=aside)) for job, row in zip(chunk, values, strict=True)]
+
+
+FIRST_BATCH = 8
+LONGEST_BATCH = 10.0  # seconds, after which what is finished has to be on disk
+TOGETHER = 0.7  # share of the time of single items below which they are better worked on together
+
+
+def growing(n: int, most: int) -> Iterator[slice]:
+    """Slices of n items, each at most ``most``, sized to take about ten seconds.
+
+    The first two show how long an item takes. If many items take hardly longer than few, as on a GPU, the others have
+    the largest size.
+
+    >>> [part.stop - part.start for part in growing(100, 16)]
+    [8, 16, 16, 16, 16, 16, 12]
+    """
+    sizes: list[int] = []
+    times: list[float] = []
+    size, at = min(most, FIRST_BATCH), 0
+    while at < n:
+        part, began = slice(at, min(at + size, n)), time.perf_counter()
+        yield part
+        at = part.stop
+        sizes, times = [*sizes, part.stop - part.start], [*times, time.perf_counter() - began]
+        if len(times) == 1:
+            size = min(most, 2 * FIRST_BATCH)
+        elif times[1] < TOGETHER * times[0] * sizes[1] / sizes[0]:
+            size = most
+        else:
+            size = min(most, max(1, int(LONGEST_BATCH * sizes[-1] / max(times[-1], 1e-9))))

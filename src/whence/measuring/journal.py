@@ -1,10 +1,16 @@
-"""Writing the run folder (for its format see `whence.outcomes.runs`): every finished row on disk at once."""
+"""Writing the run folder (for its format see `whence.outcomes.runs`): every finished row on disk at once.
+
+One process at a time: the kernel releases the lock of a folder when its process ends, in whatever way, so that a crash
+leaves nothing to clean up.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import socket
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
@@ -12,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from whence.errors import InputError, safe_text
-from whence.measuring.lock import Lock
+from whence.errors import DataWarning, InputError, safe_text
 from whence.measuring.rows import LONGEST_REPORT, Job, Reply, Result
 from whence.outcomes.checks import as_directions
 from whence.outcomes.ledger import DONE, Ledger, returned, settled
@@ -29,6 +34,48 @@ from whence.outcomes.writing import (
     why,
     write_document,
 )
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+
+
+class Lock:
+    """Lock on a folder, held until it is closed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = open_to_append(folder / LOCK)
+        try:
+            self._take()
+        except BaseException:
+            self.close()
+            raise
+        os.ftruncate(self._file, 0)
+        os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def _take(self) -> None:
+        try:
+            if fcntl is None:
+                raise OSError("no fcntl")
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.read(self._file, 200).decode(errors="replace").strip() or "it did not say which"
+            raise InputError(
+                f"another process is measuring here ({holder}). Wait for it, stop it, or use another folder."
+            ) from error
+        except OSError as error:
+            warnings.warn(
+                f"This file system has no locks ({error}): make sure that nothing else measures in this folder.",
+                DataWarning,
+                stacklevel=4,
+            )
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._file)
 
 
 class Books:
@@ -93,7 +140,10 @@ class Journal(Books):
         for partial in folder.glob(f"{PARTIAL}*"):  # left by a run that was killed
             partial.unlink(missing_ok=True)
         _write_plan(folder, plan)
-        self._failures = _own_folder(folder / FAILURES)
+        self._failures = folder / FAILURES
+        if self._failures.is_symlink():
+            raise InputError(f"'{FAILURES}' is a symbolic link, which is not followed. Delete it.")
+        self._failures.mkdir(exist_ok=True)
         self._file = open_to_append(folder / ROWS)
         try:
             os.ftruncate(self._file, self._end)
@@ -105,7 +155,6 @@ class Journal(Books):
             raise
 
     def book(self, results: Sequence[Result]) -> list[Result]:
-        """Make results durable, then book them."""
         with _in_words(self.folder):
             targets = self.ledger.targets
             found = super().book(results)
@@ -113,7 +162,6 @@ class Journal(Books):
         return found
 
     def keep(self, results: Sequence[Result]) -> None:
-        """Add results to the journal, and wait until they are on disk."""
         lines = []
         for job, reply in results:
             record: dict[str, object] = {"row": job.row, "replicate": job.replicate}
@@ -129,7 +177,6 @@ class Journal(Books):
         self._append(b"".join(lines))
 
     def extend(self, plan: Plan) -> None:
-        """Write the longer plan to disk, then use it."""
         with _in_words(self.folder):
             _write_plan(self.folder, plan)
         super().extend(plan)
@@ -147,7 +194,6 @@ class Journal(Books):
                 _write_plan(self.folder, replace(plan, fingerprint=plan.fingerprint | varies))
 
     def forget_directions(self) -> None:
-        """Write the plan without directions."""
         _write_plan(self.folder, replace(self.ledger.plan, maximize=()))
 
     def _tidy_reports(self, results: Sequence[Result], *, all_of_them: bool) -> None:
@@ -224,14 +270,6 @@ def _in_words(folder: Path) -> Iterator[None]:
         raise InputError(
             f"{folder}: cannot be written ({why(error)}). Finished rows are kept: fix this, and run the same again."
         ) from error
-
-
-def _own_folder(path: Path) -> Path:
-    """The folder, created if needed; a symbolic link is refused."""
-    if path.is_symlink():
-        raise InputError(f"'{path.name}' is a symbolic link, which is not followed. Delete it.")
-    path.mkdir(exist_ok=True)
-    return path
 
 
 def _write_plan(folder: Path, plan: Plan) -> None:

@@ -14,15 +14,12 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from whence.errors import InputError, brief
+from whence.measuring.engine import Workers
 from whence.measuring.outcome_fn import OutcomeFn, given
-from whence.measuring.pool import Lost, Message, Pool
+from whence.measuring.pool import Lost, Message, Pool, Worker
 from whence.measuring.rows import Job
-
-if TYPE_CHECKING:
-    from whence.measuring.engine import Workers
 
 KEPT = 64 * 1024  # bytes of what an outcome function prints
 PIECES = 16
@@ -52,11 +49,9 @@ class LocalEngine(Pool):
         self._environment = os.environ | environment(workers.threads)
 
     def start(self) -> LocalWorker:
-        """Start a process."""
         return LocalWorker(self._packed, self._environment)
 
     def wait(self, workers: Sequence[LocalWorker], seconds: float) -> None:
-        """Wait for replies, output, or the end of a process."""
         wait([handle for worker in workers for handle in worker.handles()], seconds)
 
 
@@ -80,7 +75,7 @@ def pack(outcome_fn: OutcomeFn, task_names: tuple[str, ...]) -> bytes:
         ) from error
 
 
-class LocalWorker:
+class LocalWorker(Worker):
     """A process, the pipes to and from it, and the last of what it printed."""
 
     def __init__(self, packed: bytes, environment: dict[str, str]) -> None:
@@ -119,7 +114,6 @@ class LocalWorker:
         return [handle for handle in (self._replies, self._output) if handle is not None]
 
     def begin(self, job: Job) -> bool:
-        """Hand over a row."""
         self._read_output()
         self._printed = b""
         try:
@@ -129,7 +123,6 @@ class LocalWorker:
         return True
 
     def poll(self) -> Message | None:
-        """Its reply, or how it ended."""
         self._read_output()
         gone = self._process.poll() is not None  # before the last look, since its reply may be on the way
         try:
@@ -172,18 +165,15 @@ class LocalWorker:
             self._printed = (self._printed + piece)[-KEPT:]
 
     def printed(self) -> str:
-        """The end of what was printed since the row began."""
         self._read_output()
         text = self._printed.decode(errors="replace")
         return f"…{text}" if len(self._printed) == KEPT else text
 
     def dismiss(self) -> None:
-        """Close its pipe, which it takes as its end."""
-        self._jobs.close()
+        self._jobs.close()  # which it takes as its end
         self._dismissed = time.monotonic()
 
     def stop(self) -> None:
-        """Kill it and everything it started."""
         if self._life is None:
             return
         while self._process.poll() is None and time.monotonic() < self._dismissed + PATIENCE:
@@ -197,6 +187,5 @@ class LocalWorker:
         self._life = None  # type: ignore[assignment]
         if self._output is not None:
             os.close(self._output)
-            self._output = None  # type: ignore[assignment]
         self._jobs.close()
         self._replies.close()

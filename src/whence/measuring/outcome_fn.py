@@ -119,8 +119,6 @@ class _Adapted(OutcomeFn):
 def as_outcome_fn(function: object) -> OutcomeFn:
     """The given function or object as an `OutcomeFn`; anything else is refused.
 
-    Examples
-    --------
     >>> as_outcome_fn(lambda subset, seed: 0.0).batch_size
     64
     >>> as_outcome_fn(3)
@@ -166,8 +164,6 @@ def _is_count(value: object) -> bool:
 def name_of(outcome_fn: object) -> str:
     """Name of a function, of what a partial calls, or of the class of an object.
 
-    Examples
-    --------
     >>> name_of(len), name_of(functools.partial(len))
     ('len', 'len')
     """

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from whence.designs import Design, parse_design
-from whence.errors import InputError, counted, some_of
+from whence.errors import InputError, counted, some_of, whole_number
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes import Outcomes
 from whence.outcomes.checks import Directions, Floats, as_names, as_numbers, check_weights, listed
@@ -17,6 +19,7 @@ from whence.outcomes.plan import Plan
 
 GIVEN = "given subsets"
 Designed = Design | str | Outcomes | ArrayLike
+whole = partial(whole_number, of="measure")
 
 
 def make_plan(
@@ -61,22 +64,11 @@ def make_plan(
         subsets, names = subsets[:, _order(names, own, "'tasks' and the outcome function")], own
     check_weights(subsets, names)
     up = outcome_fn.maximize if maximize is None or maximize == () else maximize
-    directions: bool | list[str | bool]
-    if isinstance(up, bool):
-        directions = up
-    else:
-        directions = [name if isinstance(name, str) else bool(name) for name in ([up] if isinstance(up, str) else up)]
+    directions: Any = up  # as JSON can hold them
+    if not isinstance(up, bool):
+        directions = [up] if isinstance(up, str) else [name if isinstance(name, str) else bool(name) for name in up]
     provenance = {str(key): str(value) for key, value in outcome_fn.provenance.items()}
     return Plan(name_of(outcome_fn), text, subsets, names, seed, seeds, directions, provenance)
-
-
-def whole(value: object, parameter: str, least: int) -> int:
-    """Integer of at least ``least``, or an error that names the parameter of measure."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(
-            f"must be an integer of at least {least}. Got {value!r} instead.", parameter=parameter, of="measure"
-        )
-    return int(value)
 
 
 def task_names(tasks: Iterable[str] | int | None) -> tuple[str, ...] | None:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from whence.errors import InputError
+from whence.measuring.engine import Engine, Workers
 from whence.measuring.rows import Job, Reply, Result, as_queue
-
-if TYPE_CHECKING:
-    from whence.measuring.engine import Workers
 
 TICK = 0.5  # seconds within which a silent death is noticed
 TOGETHER = 0.02  # seconds within which finished rows are handed on, and so written to disk, together
@@ -54,41 +51,34 @@ class Lost(NamedTuple):
 Message = Ready | Broken | Lost | Measured
 
 
-class Worker(Protocol):
+class Worker(ABC):
     """Measures one row at a time, outside this process."""
 
+    @abstractmethod
     def begin(self, job: Job) -> bool:
         """Send a row; False if the worker is gone."""
-        ...
 
+    @abstractmethod
     def poll(self) -> Message | None:
         """Its next message, without waiting."""
-        ...
 
     def printed(self) -> str:
-        """The last of what the outcome function printed since its row began."""
-        ...
+        """The last of what the outcome function printed since its row began, unless that comes with the reply."""
+        return ""
 
-    def dismiss(self) -> None:
+    def dismiss(self) -> None:  # noqa: B027 - some have nothing to tidy up
         """Tell it that there is nothing left to do and that it can end."""
-        ...
 
+    @abstractmethod
     def stop(self) -> None:
         """End it with everything that it started: now, or soon after it was dismissed."""
-        ...
 
 
-class Pool(ABC):
+class Pool(Engine):
     """Engine whose rows are measured by workers, which a subclass starts."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
     @abstractmethod
     def start(self) -> Worker:
@@ -98,11 +88,7 @@ class Pool(ABC):
     def wait(self, workers: Sequence[Any], seconds: float) -> None:
         """Return once a worker has a message, or after this many seconds."""
 
-    def close(self) -> None:  # noqa: B027
-        """End what was started in addition to the workers."""
-
     def results(self, todo: Sequence[Job]) -> Iterator[list[Result]]:
-        """Results of the jobs, in lists of jobs that finished together."""
         return pooled(self, self._workers.count(), todo, self._workers.timeout)
 
 

@@ -33,8 +33,6 @@ def as_queue(todo: Sequence[Job]) -> deque[Job]:
 def measure_row(outcome_fn: Callable[[Subset, int], object], subset: Subset, seed: int) -> Reply:
     """Call the outcome function; an error in it becomes a reply too.
 
-    Examples
-    --------
     >>> measure_row(lambda subset, seed: {"size": subset.sum()}, Subset([1, 1], ["a", "b"]), 0).values
     [2.0]
     >>> measure_row(lambda subset, seed: 1 / 0, Subset([1, 1], ["a", "b"]), 0).reason

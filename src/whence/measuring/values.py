@@ -15,16 +15,11 @@ from whence.outcomes.sheets import flat_record
 
 
 def flatten(returned: object) -> tuple[tuple[str, ...], list[float]]:
-    """Target names and values of one row.
+    """Target names and values of one row, from a number, an array, or a mapping of names to either.
 
-    Parameters
-    ----------
-    returned : float, array of shape (T,), or mapping of str to either
-        A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … and those of
-        a mapping within the mapping ``name.metric``. Text by name is left out: see `texts_of`.
+    A number without a name is called ``outcome``; the numbers of an array ``name[0]``, ``name[1]``, … and those of a
+    mapping within the mapping ``name.metric``. Text by name is left out: see `texts_of`.
 
-    Examples
-    --------
     >>> flatten({"loss": 0.5, "acc": [0.25, 1.0]})
     (('loss', 'acc[0]', 'acc[1]'), [0.5, 0.25, 1.0])
     """
@@ -35,8 +30,6 @@ def flatten(returned: object) -> tuple[tuple[str, ...], list[float]]:
 def flatten_batch(returned: object, m: int) -> tuple[tuple[str, ...], list[list[float]]]:
     """Target names and values of ``m`` rows measured together, from arrays of shape (m,) or (m, T).
 
-    Examples
-    --------
     >>> flatten_batch({"loss": [0.5, 0.7]}, 2)
     (('loss',), [[0.5], [0.7]])
     """
@@ -49,8 +42,6 @@ def flatten_batch(returned: object, m: int) -> tuple[tuple[str, ...], list[list[
 def texts_of(returned: object) -> tuple[str, ...]:
     """Names of the returned metrics that are text, such as the path of a checkpoint.
 
-    Examples
-    --------
     >>> texts_of({"loss": 0.5, "checkpoint": "last.pt"})
     ('checkpoint',)
     """
@@ -71,8 +62,8 @@ def _columns(returned: object, lead: int) -> tuple[tuple[str, ...], Floats]:
     given = dict(flat_record(returned if isinstance(returned, Mapping) else {ALONE: returned}))
     given = {name: value for name, value in given.items() if name not in aside}
     if not given:
-        beside = f", only text ({some_of(aside)})" if aside else ""
-        raise InputError(f"The outcome function returned no metric at all{beside}. It must return {{metric: value}}.")
+        only = f", only text ({some_of(aside)})" if aside else ""
+        raise InputError(f"The outcome function returned no metric at all{only}. It must return {{metric: value}}.")
     names: list[str] = []
     parts: list[Floats] = []
     for name, value in given.items():

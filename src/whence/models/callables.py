@@ -30,8 +30,6 @@ def as_loss(given: GivenLoss, shape: tuple[int, ...], labels: Tensor | None = No
 
     ``shape`` is that of the outputs of one example, and ``labels`` are those of the tasks.
 
-    Examples
-    --------
     >>> loss = as_loss(nn.MSELoss(), (2,))
     >>> loss(torch.tensor([[1.0, 2.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
     tensor([2., 2.])

@@ -28,40 +28,22 @@ LABELS = ("labels", "label")  # as the datasets and models of Hugging Face call 
 class Examples:
     """Inputs and labels of all groups, one row per example, group after group.
 
-    Attributes
-    ----------
-    inputs : tensor, or tuple or dict of tensors, each of shape (n, ...)
-    labels : tensor of shape (n, ...)
-    owner : tensor of shape (n,), int64
-        Index of the group of each row; ascending.
-    names : tuple of str
-        Name of each group.
-
-    Examples
-    --------
     >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
     >>> Examples.of({"a": group, "b": group})
     Examples: 6 rows in 2 groups (a, b)
     """
 
-    inputs: Inputs
-    labels: Tensor
-    owner: Tensor
-    names: tuple[str, ...]
+    inputs: Inputs  # (n, ...) each
+    labels: Tensor  # (n, ...)
+    owner: Tensor  # (n,): index of the group of each row; ascending
+    names: tuple[str, ...]  # of the groups
 
     @classmethod
     def of(cls, given: Given, what: str = "tasks", collate: Collate | None = None) -> Examples:
-        """Examples of the given groups, checked; a single ``(inputs, labels)`` pair is a group too.
+        """Examples of the given groups, by name or a single one, checked; ``what`` names them in errors.
 
-        Parameters
-        ----------
-        given : Examples, mapping of str to group, or group
-            A group is ``(inputs, labels)`` with tensors of equal length, or a dataset of such pairs, or of dicts with
-            "labels", as in Hugging Face.
-        what : str
-            Name of the groups in errors: "tasks" or "target".
-        collate : callable, optional
-            Makes a batch from the examples of all datasets.
+        A group is ``(inputs, labels)`` with tensors of equal length, or a dataset of such pairs, or of dicts with
+        "labels", as in Hugging Face. ``collate`` makes a batch from the examples of all datasets.
         """
         if isinstance(given, Examples):
             return given

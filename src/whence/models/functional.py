@@ -37,39 +37,26 @@ class ModelFn:
 
     def as_given(self, params: Params, inputs: Inputs) -> Tensor:
         """Outputs in the shape that the model returns: (n,), (n, C) or with more axes."""
-        args, kwargs = _arguments(inputs)
+        several = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+        args, kwargs = ((), inputs) if isinstance(inputs, dict) else (several, {})
         return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
 
 def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
-    """Return the model as a function of some of its parameters, and their values.
+    """Return the model as a function of some of its parameters, and their values, which share memory with the model.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs; returns a tensor with a
-        row of outputs per example, or an object with such ``logits``. It is neither changed nor kept.
-    params : str, iterable of str, callable or None
-        Which parameters: names or patterns such as ``"head.*"``, or a test of the name. None for all that require a
-        gradient (for a model with adapters: the adapters).
-    training : bool
-        Whether layers such as dropout behave as in training.
+    The model is called as ``model(x)``, ``model(*xs)`` or ``model(**xs)``, by the type of the inputs, and returns a
+    tensor with a row of outputs per example, or an object with such ``logits``. It is neither changed nor kept. The
+    parameters are those with names or patterns such as ``"head.*"``, those that pass a test of the name, or all that
+    require a gradient (for a model with adapters: the adapters). Others, and buffers, keep their values.
 
-    Returns
-    -------
-    output_fn : ModelFn
-        ``output_fn(params, inputs)``, the outputs (n, C); other parameters and buffers keep their values.
-    params : dict of str to tensor
-        The chosen parameters, detached; they share memory with the model.
-
-    Examples
-    --------
     >>> output_fn, params = functional(nn.Linear(3, 2), "weight")
     >>> list(params), output_fn(params, torch.zeros(5, 3)).shape
     (['weight'], torch.Size([5, 2]))
     """
     chosen = _chosen(model, params)
-    fixed = {name: tensor.detach() for name, tensor in _tensors(model) if name not in chosen}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    fixed = {name: tensor.detach() for name, tensor in tensors.items() if name not in chosen}
     return ModelFn(_without_weights(model).train(training), fixed), chosen
 
 
@@ -85,10 +72,6 @@ def as_outputs(returned: object) -> Tensor:
             f"'logits'. Got {found}: give a model that returns the outputs to attribute."
         )
     return outputs
-
-
-def _tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
 
 
 def _chosen(model: nn.Module, params: Filter) -> Params:
@@ -132,9 +115,3 @@ def plain_attention() -> Iterator[None]:
             yield
     finally:
         mha.set_fastpath_enabled(fast)
-
-
-def _arguments(inputs: Inputs) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-    if isinstance(inputs, dict):
-        return (), inputs
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}

@@ -47,17 +47,10 @@ class CrossEntropy:
     """−log softmax(outputs)[label], for labels 0 … C−1 and C ≥ 2 outputs.
 
     Of a sequence, with outputs (n, L, C) and labels (n, L), it is the mean over the places whose label counts.
-
-    Parameters
-    ----------
-    smoothing : float
-        Share of the label that all classes have alike.
-    ignored : int
-        Label of places in a sequence that do not count.
     """
 
-    smoothing: float = 0.0
-    ignored: int = IGNORED
+    smoothing: float = 0.0  # share of the label that all classes have alike
+    ignored: int = IGNORED  # label of places in a sequence that do not count
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
         if labels.ndim > 1:
@@ -234,8 +227,6 @@ _OTHER_NAMES |= {"ce": "'cross_entropy'", "lm": "'next_token'", "causal": "'next
 def loss_named(given: object) -> object:
     """Return the loss of that name, or our own for a loss of torch; anything else unchanged.
 
-    Examples
-    --------
     >>> loss_named("squared")(torch.tensor([[3.0]]), torch.tensor([1.0]))
     tensor([2.])
     >>> loss_named(nn.CrossEntropyLoss(label_smoothing=0.1))

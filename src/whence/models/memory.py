@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
-import os
+import sys
 from collections.abc import Callable
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+from whence.outcomes.sizes import free_memory
 
 Part = TypeVar("Part")
 MOST_AT_ONCE = 256  # models; more gain little, and each batch of a measurement is lost as a whole
@@ -18,27 +20,18 @@ SHARE = {"cuda": 0.7, "cpu": 0.25}  # of what is free: a graphics card is ours, 
 def free_bytes(device: torch.device) -> int:
     """Bytes that may be used on a device.
 
-    Examples
-    --------
     >>> free_bytes(torch.device("cpu")) > 0
     True
     """
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(SHARE["cuda"] * (torch.cuda.mem_get_info(device)[0] + unused))
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            kilobytes = next(int(line.split()[1]) for line in file if line.startswith("MemAvailable"))
-        return int(SHARE["cpu"] * 1024 * kilobytes)
-    except (OSError, StopIteration):  # not Linux
-        return int(SHARE["cpu"] * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return int(SHARE["cpu"] * min(free_memory(), sys.maxsize))
 
 
 def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
     """Bytes of what a forward pass keeps for its backward pass, each tensor once.
 
-    Examples
-    --------
     >>> x = torch.zeros(10, requires_grad=True)
     >>> bytes_for_backward(lambda: x.exp().sum())
     40
@@ -58,8 +51,6 @@ def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
 def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
     """Bytes that a forward pass keeps for its backward pass for each of its n examples, given the pass as a function.
 
-    Examples
-    --------
     >>> weight = torch.zeros(100, requires_grad=True)
     >>> bytes_per_row(lambda n: (weight * torch.ones(n, 100)).exp().sum())
     800
@@ -71,8 +62,6 @@ def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
 class Chunks:
     """Work on n things, some at a time; half as many from the moment that memory runs out.
 
-    Examples
-    --------
     >>> Chunks(2).run(5, lambda rows: (rows.start, rows.stop))
     [(0, 2), (2, 4), (4, 5)]
     """

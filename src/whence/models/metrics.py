@@ -45,8 +45,6 @@ def metrics_named(
 
     ``labels`` are those of the targets, and ``shape`` is that of the outputs of one example.
 
-    Examples
-    --------
     >>> from whence.models.losses import CrossEntropy
     >>> list(metrics_named(["loss", "accuracy"], CrossEntropy()))
     ['loss', 'accuracy']

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, did_you_mean, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,15 +40,8 @@ class Optimizer(ABC):
     ) -> None:
         """Put the gradient that the step takes into ``.grad`` of the parameters, which have none.
 
-        Parameters
-        ----------
-        backward : callable
-            Adds the gradient of the loss, where the parameters are, to their ``.grad``.
-        params : list of tensor
-        stacked : bool
-            Whether the parameters are those of several models, (m, ...).
-        normal : callable, optional
-            ``normal()`` returns independent standard normal numbers like the parameters; torch's own if not given.
+        ``backward()`` adds the gradient of the loss, where the parameters are, to their ``.grad``. With ``stacked``,
+        parameters are those of several models, (m, ...). ``normal()`` draws standard normal numbers like them.
         """
         backward()
 
@@ -174,24 +167,19 @@ class _Elsewhere(Optimizer):
 
     @property
     def copies(self) -> int:  # type: ignore[override]
-        """Numbers per parameter: those of the other, and where the model stands."""
-        return self.stepper.copies + 2
+        return self.stepper.copies + 2  # and where the model stands
 
     @property
     def directions_per_point(self) -> int:  # type: ignore[override]
-        """As the other."""
         return self.stepper.directions_per_point
 
     def make(self, recipe: Recipe, params: list[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer of torch that takes the step."""
         return self.stepper.make(recipe, params)
 
     def divisor(self, optimizer: torch.optim.Optimizer) -> Tensor | None:
-        """As the other."""
         return self.stepper.divisor(optimizer)
 
     def first_steps(self, gradients: Tensor) -> Tensor:
-        """As the other."""
         return self.stepper.first_steps(gradients)
 
 
@@ -261,12 +249,10 @@ class NSO(_Elsewhere):
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_not_negative("sigma", "NSO", self.sigma)
-        if isinstance(self.pairs, bool) or not isinstance(self.pairs, int) or self.pairs < 1:
-            raise InputError(f"The 'pairs' of NSO must be a whole number, 1 or more. Got {self.pairs!r}.")
+        whole_number(self.pairs, "pairs", of="NSO")
 
     @property
     def passes(self) -> int:  # type: ignore[override]
-        """Backward passes of a step."""
         return 2 * self.pairs
 
     def gradients(
@@ -290,8 +276,6 @@ OPTIMIZERS: dict[str, type[Optimizer]] = {kind.name: kind for kind in (AdamW, SG
 def optimizer_named(given: str | Optimizer) -> Optimizer:
     """Return the optimizer of that name with its default options, or the optimizer itself.
 
-    Examples
-    --------
     >>> optimizer_named("sgd")
     SGD(momentum=0.0, nesterov=False)
     """

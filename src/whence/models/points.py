@@ -26,22 +26,21 @@ def points_of(problem: Problem, checkpoints: Iterable[Checkpoint]) -> list[Point
     return points
 
 
-def state_of(checkpoint: Checkpoint, like: Params, needed: Iterable[str]) -> Params:
+def state_of(checkpoint: Checkpoint, like: Params, needed: Iterable[str], what: str = "the checkpoint") -> Params:
     """Return the tensors of a checkpoint that the model has, with the types and device of those in ``like``.
 
-    The checkpoint must have all that are ``needed``.
+    The checkpoint must have all that are ``needed``; ``what`` names it in errors.
 
-    Examples
-    --------
     >>> import torch
     >>> state_of({"w": torch.ones(2), "other": torch.zeros(1)}, {"w": torch.zeros(2)}, ["w"])
     {'w': tensor([1., 1.])}
     """
     state = dict(checkpoint.state_dict() if isinstance(checkpoint, nn.Module) else checkpoint)
     if missing := [name for name in needed if name not in state]:
-        raise InputError(f"The checkpoint has no parameter {missing[0]!r}. {did_you_mean(missing[0], state)}")
+        hint = did_you_mean(missing[0], state)
+        raise InputError(f"{what[0].upper()}{what[1:]} has no parameter {missing[0]!r}. {hint}")
     for name, value in like.items():
         if name in state and state[name].shape != value.shape:
             found, wanted = tuple(state[name].shape), tuple(value.shape)
-            raise InputError(f"{name!r} of the checkpoint must have shape {wanted}, as in the model. Got {found}.")
+            raise InputError(f"{name!r} of {what} must have shape {wanted}, as in the model. Got {found}.")
     return {name: state[name].detach().to(value) for name, value in like.items() if name in state}

@@ -10,11 +10,13 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
+from whence.arrays import Floats
 from whence.errors import InputError, brief, counted, did_you_mean, some_of
 from whence.models.callables import TRIED, GivenLoss, OwnMetric, as_loss
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
@@ -22,7 +24,7 @@ from whence.models.functional import Filter, ModelFn, functional, plain_attentio
 from whence.models.losses import CrossEntropy, NextToken
 from whence.models.memory import bytes_per_row
 from whence.models.metrics import METRICS, GivenMetrics, metrics_named
-from whence.models.targets import higher_is_better
+from whence.models.targets import outcome_names
 
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
 
@@ -109,7 +111,10 @@ class Problem:
             outputs = {what: self._tried(what) for what in ("tasks", "target")}
             self.shape = tuple(outputs["tasks"].shape[1:])
             self.loss = as_loss(loss, self.shape, self.tasks.labels)
-            self._check_labels(outputs)
+            for what, examples in (("tasks", self.tasks), ("target", self.targets)):
+                self.loss.check(outputs[what], examples.labels, what)
+                if isinstance(self.loss, CrossEntropy) and not isinstance(self.loss, NextToken):
+                    _refuse_inputs_as_labels(examples, self.loss.ignored)
             self.metrics = metrics_named(metrics, self.loss, self.targets.labels, self.shape)
             self.up = self._checked_directions(maximize)
             for own in self.metrics.values():
@@ -154,7 +159,31 @@ class Problem:
     @property
     def maximize(self) -> tuple[str, ...]:
         """Names of the outcomes for which higher is better."""
-        return higher_is_better(self.up, self.targets, per_query=self.per_query)
+        sizes = self.targets.sizes if self.per_query else [0] * len(self.targets.names)
+        return tuple(
+            f"{name}{column}"
+            for metric in self.up
+            for name, size in zip(outcome_names(metric, self.targets.names), sizes, strict=True)
+            for column in ([f"[{query}]" for query in range(size)] or [""])
+        )
+
+    def outcomes(self, values: Mapping[str, Tensor]) -> dict[str, Floats]:
+        """Outcomes of m subsets by name, (m,) or (m, q_t) per query, from metrics of every query, (m, q).
+
+        Values of a user's metric that judges all queries together are outputs, (m, q, C). What is not finite, as
+        after a training that diverged, is NaN.
+        """
+        sizes = self.targets.sizes.tolist()
+        labels = torch.split(self.targets.labels, sizes)
+        found: dict[str, Floats] = {}
+        for metric, value in values.items():
+            judge = self.metrics[metric] if value.ndim > 2 else None
+            parts = torch.split(value.detach(), sizes, dim=1)
+            for name, part, own in zip(outcome_names(metric, self.targets.names), parts, labels, strict=True):
+                judged = (judge.of_all(part, own) if isinstance(judge, OwnMetric) else part).double().cpu().numpy()
+                array = np.where(np.isfinite(judged), judged, np.nan)
+                found[name] = array if self.per_query or array.ndim == 1 else array.mean(1)
+        return found
 
     def losses(self, state: State, inputs: Inputs, labels: Tensor) -> Tensor:
         """Loss of each example in training, (n,), of one model."""
@@ -209,12 +238,6 @@ class Problem:
                 f"{counted(min(len(examples), TRIED), 'example')} of the {what}."
             )
         return outputs if outputs.ndim > 1 else outputs[:, None]
-
-    def _check_labels(self, outputs: dict[str, Tensor]) -> None:
-        for what, examples in (("tasks", self.tasks), ("target", self.targets)):
-            self.loss.check(outputs[what], examples.labels, what)
-            if isinstance(self.loss, CrossEntropy) and not isinstance(self.loss, NextToken):
-                _refuse_inputs_as_labels(examples, self.loss.ignored)
 
     def _checked_directions(self, maximize: Sequence[str] | None) -> tuple[str, ...]:
         """Names of the metrics for which higher is better."""

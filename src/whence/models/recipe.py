@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
-from whence.errors import InputError, counted, did_you_mean
+from whence.errors import InputError, counted, did_you_mean, whole_number
 from whence.models.optimizers import Optimizer, optimizer_named
 
 Weighting = Literal["sample", "task"]
-CHOICES = {
-    "schedule": ("constant", "linear", "cosine"),
-    "weighting": ("sample", "task"),
-    "precision": ("float32", "bfloat16"),
-}
+Schedule = Literal["constant", "linear", "cosine"]
+Precision = Literal["float32", "bfloat16"]
+CHOICES = {"schedule": get_args(Schedule), "weighting": get_args(Weighting), "precision": get_args(Precision)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,43 +61,37 @@ class Recipe:
     optimizer: str | Optimizer = "adamw"
     batch_size: int | None = 32
     weight_decay: float = 0.0
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Schedule = "constant"
     warmup: int = 0
     clip: float | None = None
     weighting: Weighting = "sample"
     accumulate: int = 1
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
 
     def __post_init__(self) -> None:
         optimizer_named(self.optimizer)
         for name, known in CHOICES.items():
             if (value := getattr(self, name)) not in known:
                 raise InputError(f"There is no {name} {value!r} for a recipe. {did_you_mean(str(value), known)}")
-        self._check_whole("steps", 1)
-        self._check_whole("warmup", 0)
-        self._check_whole("accumulate", 1)
+        whole_number(self.steps, "steps", of="Recipe")
+        whole_number(self.warmup, "warmup", 0, of="Recipe")
+        whole_number(self.accumulate, "accumulate", of="Recipe")
         if self.batch_size is not None:
-            self._check_whole("batch_size", 1)
+            whole_number(self.batch_size, "batch_size", of="Recipe")
             if self.accumulate > self.batch_size:
                 raise InputError(
                     f"A batch of {counted(self.batch_size, 'example')} cannot be made in {self.accumulate} passes: "
                     "lower 'accumulate'."
                 )
-        for name, least in {"lr": 0.0, "weight_decay": 0.0, "clip": 0.0}.items():
-            value = getattr(self, name)
-            positive = name in ("lr", "clip")
-            if value is not None and not (math.isfinite(value) and (value > least if positive else value >= least)):
+        for name in ("lr", "weight_decay", "clip"):
+            value, positive = getattr(self, name), name != "weight_decay"
+            if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
                 wanted = "a finite number above 0" if positive else "a finite number, 0 or more"
-                raise InputError(f"The '{name}' of a recipe must be {wanted}. Got {value!r}.")
+                raise InputError(f"must be {wanted}. Got {value!r} instead.", parameter=name, of="Recipe")
         if self.warmup > self.steps:
             raise InputError(
                 f"The warm-up must not be longer than the training, {self.steps} steps. Got {self.warmup}."
             )
-
-    def _check_whole(self, name: str, least: int) -> None:
-        value = getattr(self, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InputError(f"The '{name}' of a recipe must be a whole number, {least} or more. Got {value!r}.")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 0."""

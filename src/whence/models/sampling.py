@@ -12,39 +12,24 @@ from typing import Literal
 import numpy as np
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError
-from whence.models.recipe import Recipe
+from whence.errors import check_choice
+from whence.models.recipe import CHOICES, Recipe
 
 Draws = Literal["own", "shared", "reweighted"]
 DRAWS_AT_ONCE = 1 << 20
 
 
-def check_weighting(weighting: str) -> None:
-    """Refuse an unknown weighting."""
-    if weighting not in ("sample", "task"):
-        raise InputError(f"The 'weighting' parameter must be 'sample' or 'task'. Got {weighting!r} instead.")
-
-
 def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
-    """Weight of each example of each task, (m, K); the weights of all examples of a subset add up to one.
+    """Weight of each example of each task, (m, K), for tasks of ``sizes`` (K,); those of a subset add up to one.
 
-    Parameters
-    ----------
-    subsets : ndarray of shape (m, K)
-        In or out, or weights; a subset without tasks has only zeros.
-    sizes : ndarray of shape (K,)
-        Examples per task.
-    weighting : {"task", "sample"}
-        Whether tasks count equally, as in the paper's weighted loss, or examples do.
+    Tasks count equally ("task"), as in the paper's weighted loss, or examples do ("sample").
 
-    Examples
-    --------
     >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "task")
     array([[0.5  , 0.125]])
     >>> weights_of(np.array([[1.0, 1.0]]), np.array([1, 4]), "sample")
     array([[0.2, 0.2]])
     """
-    check_weighting(weighting)
+    check_choice(weighting, CHOICES["weighting"], "weighting")
     per_example = subsets / sizes if weighting == "task" else np.asarray(subsets, dtype=float)
     total = (per_example * sizes).sum(axis=1, keepdims=True)
     shares: Floats = np.divide(per_example, total, out=np.zeros_like(per_example), where=total > 0)
@@ -54,8 +39,6 @@ def weights_of(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
 def task_shares(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     """Probability that an example is drawn from each task, (m, K); all 0 for the empty subset.
 
-    Examples
-    --------
     >>> task_shares(np.array([[1.0, 1.0]]), np.array([30, 10]), "sample")
     array([[0.75, 0.25]])
     """
@@ -65,8 +48,6 @@ def task_shares(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
 def example_shares(subsets: Floats, sizes: Integers, weighting: str) -> Floats:
     """Probability of each example, (m, n), the examples of a task one after the other.
 
-    Examples
-    --------
     >>> example_shares(np.array([[1.0, 0.0, 1.0]]), np.array([1, 1, 2]), "task")
     array([[0.5 , 0.  , 0.25, 0.25]])
     """
@@ -81,8 +62,6 @@ def draw_batches(
     With ``shared``, runs of one seed see the same examples as far as their shares allow: examples are drawn from all
     tasks, and only what a run has too much of is drawn again. Runs then differ by their shares, not by their draws.
 
-    Examples
-    --------
     >>> recipe = Recipe(steps=2, batch_size=4)
     >>> batches = draw_batches(np.array([[0.0, 1.0]]), np.array([7]), np.array([10, 2]), recipe, 2)
     >>> [sorted(set(rows.ravel().tolist())) for rows in batches]

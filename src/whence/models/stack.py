@@ -24,7 +24,6 @@ from whence.models.functional import plain_attention
 from whence.models.memory import Chunks, free_bytes
 from whence.models.metrics import Metric
 from whence.models.problem import Problem, State, as_problem
-from whence.models.targets import by_target
 
 Batched = bool | Literal["auto"]
 # Above this many trained parameters, a processor is faster with one model at a time, which stays in its cache.
@@ -32,18 +31,11 @@ MOST_TRAINED_ON_CPU = 150_000
 
 
 class Stack:
-    """How stacked states of a problem are run: side by side, or one at a time.
+    """How stacked states of a problem are run: side by side if ``batched``, or one at a time.
 
-    Parameters
-    ----------
-    problem : Problem
-    batched : bool or "auto"
-        Whether models run side by side; "auto": if the model allows it and, on a processor, is small.
-    full_batches : bool
-        Whether models side by side are trained on batches of all tasks, in which those outside a subset do not count.
+    "auto": side by side if the model allows it and, on a processor, is small. With ``full_batches``, models are trained
+    on batches of all tasks, in which those outside a subset do not count.
 
-    Examples
-    --------
     >>> group = (torch.zeros(3, 2), torch.tensor([0, 1, 1]))
     >>> stack = Stack(Problem(torch.nn.Linear(2, 2), {"a": group, "b": group}, group))
     >>> stack.outcomes(stack.start(5))["loss"].shape
@@ -109,9 +101,7 @@ class Stack:
 
     def outcomes(self, state: State) -> dict[str, Floats]:
         """Outcomes of stacked states by name, (m,) or (m, q_t)."""
-        problem = self.problem
-        values = self.evaluate(state, problem.targets, problem.metrics)
-        return by_target(values, problem.targets, problem.metrics, per_query=problem.per_query)
+        return self.problem.outcomes(self.evaluate(state, self.problem.targets, self.problem.metrics))
 
     def _obstacle(self, *, full_batches: bool) -> str:
         """Why models cannot run side by side, in training and in use; empty if they can."""
@@ -142,8 +132,6 @@ def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...
 def unstacked(state: State) -> list[State]:
     """States of single models, as views.
 
-    Examples
-    --------
     >>> unstacked({"weight": torch.tensor([1.0, 2.0])})
     [{'weight': tensor(1.)}, {'weight': tensor(2.)}]
     """

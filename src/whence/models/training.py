@@ -40,22 +40,12 @@ def train(
     watch: Watch | None = None,
     draws: Draws = "own",
 ) -> State:
-    """Stacked states after training each on its subset; the empty subset leaves its state unchanged.
+    """Stacked states after training each on its subset (m, K), with its seed; the empty one leaves it unchanged.
 
-    Parameters
-    ----------
-    state : State
-        Where training starts, stacked (m, ...); it is overwritten.
-    subsets : ndarray of shape (m, K)
-    seeds : ndarray of shape (m,)
-        What the examples of each run are drawn with.
-    steps : int, optional
-        How many of the recipe's steps to take; by default all of them.
-    watch : callable, optional
-        ``watch(step, state, optimizer)``, called before each step and after the last.
-    draws : {"own", "shared", "reweighted"}
-        "own": each run draws its own examples. "shared": runs of one seed see the same examples as far as their subsets
-        allow. "reweighted": they see exactly the same examples, weighted by how much of their task the subset has.
+    The state is where training starts; it is overwritten. ``watch(step, state, optimizer)`` is called before each step
+    and after the last. ``draws`` "own": each run draws its own examples. "shared": runs of one seed see the same
+    examples as far as their subsets allow. "reweighted": they see exactly the same examples, weighted by how much of
+    their task the subset has.
     """
     problem = as_problem(stack.problem)
     steps = recipe.steps if steps is None else steps
@@ -97,13 +87,19 @@ def _descend(
     optimizer, normal = recipe.update.make(recipe, leaves), _normal(seeds, leaves, stacked=stacked)
     axis, chunks = int(stacked and recipe.batch_size is not None), Chunks(recipe.batch_size or len(problem.tasks))
 
+    def loss(batch: Batch, rows: slice) -> Tensor:
+        """What some rows of a batch add to the loss of a step."""
+        weights = batch[2]
+        some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch[:2])
+        each: Tensor = losses(state, *some)
+        return (each * (weights if isinstance(weights, float) else weights[..., rows])).sum()
+
     def gradients(batch: Batch) -> None:
         once: list[Tensor] = []  # statistics after the first pass of the step, which others leave as they are
 
         def backward() -> None:
-            for inputs, labels, weights in _parts(batch, recipe, axis):
-                loss = partial(_loss_of, losses, state, (inputs, labels), weights, axis)
-                _backward(loss, labels.shape[axis], leaves, chunks)
+            for part in _parts(batch, recipe, axis):
+                _backward(partial(loss, part), part[1].shape[axis], leaves, chunks)
             for value, kept in zip(buffers, once, strict=False):
                 value.copy_(kept)
             if recipe.update.passes > 1 and not once:
@@ -157,15 +153,6 @@ def _normal(seeds: list[int], leaves: list[Tensor], *, stacked: bool) -> Callabl
         return [part.view_as(leaf).to(leaf) for part, leaf in zip(parts, leaves, strict=True)]
 
     return draw
-
-
-def _loss_of(
-    losses: Callable[..., Tensor], state: State, batch: tuple[Inputs, Tensor], weights: Tensor | float, axis: int,
-    rows: slice,
-) -> Tensor:  # fmt: skip
-    """What some rows of a batch add to the loss of a step."""
-    some = tree_map(lambda leaf: leaf.narrow(axis, rows.start, rows.stop - rows.start), batch)
-    return (losses(state, *some) * (weights if isinstance(weights, float) else weights[..., rows])).sum()
 
 
 def _backward(loss: Callable[[slice], Tensor], n: int, leaves: list[Tensor], chunks: Chunks) -> None:

@@ -110,8 +110,6 @@ def kind_of_name(name: str) -> str:
 def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     """What the columns that are not tasks are, by name.
 
-    Examples
-    --------
     >>> column = lambda *values: Column(np.array(values, dtype=float), [], "")
     >>> set_aside({"a": column(0, 1, 1), "b": column(1, 0, 1), "seed": column(0, 1, 0), "lr": column(3, 1, 2)})
     {'seed': 'a seed', 'lr': 'a setting'}
@@ -121,7 +119,7 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     if len(units) == 1:  # amounts of data come in several columns, "7B" in one says which model it was
         found[units[0]] = "text"
     values = {name: column.values for name, column in columns.items() if name not in found}
-    binary = {name for name in values if _is_binary(values[name])}
+    binary = {name for name, cells in values.items() if np.isin(cells[~np.isnan(cells)], (0, 1)).all()}
     behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}
     others = [name for name in values if name not in binary]
@@ -152,10 +150,6 @@ def _not_numbers(name: str, column: Column) -> str:
     if column.is_text:
         return kind_of_name(name) or "text"
     return "another measurement" if _MEASURED.match(name) else ""
-
-
-def _is_binary(values: Floats) -> bool:
-    return bool((np.isnan(values) | (values == 0) | (values == 1)).all())
 
 
 def _behaviour(values: Floats) -> str:

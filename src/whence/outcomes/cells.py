@@ -10,9 +10,9 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from whence.errors import InputError, some_of
 from whence.outcomes.bookkeeping import set_aside
@@ -22,9 +22,6 @@ from whence.outcomes.files import errors_name, read_outcomes
 from whence.outcomes.sheets import Sheet, read_sheet
 from whence.outcomes.text import kind_of
 from whence.outcomes.values import cell_text
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def has_roles(path: Path) -> bool:
@@ -45,36 +42,11 @@ def read_subsets(
     ignore: Sequence[str] = (),
     sheet: str | None = None,
 ) -> pd.DataFrame:
-    r"""Subsets from a file with a column per task, or from a run folder; other columns do not matter.
+    """Subsets from a file with a column per task, or from a run folder; other columns do not matter.
 
-    Parameters
-    ----------
-    path : path
-        As for `whence.read_outcomes`.
-    tasks : sequence of str, optional
-        Columns to read. Where not given, all that are not empty and do not look like a seed, an outcome or the like;
-        a warning names those.
-    ignore : sequence of str
-        Columns that are not tasks.
-    sheet : str, optional
-        The sheet of an Excel file.
-
-    Returns
-    -------
-    DataFrame
-        A row per subset and a column per task.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "next.csv")
-    ...     _ = file.write_text("code,math,loss\n1,0,\n1,1,\n")
-    ...     read_subsets(file).to_dict("list")
-    {'code': [1.0, 1.0], 'math': [0.0, 1.0]}
+    Where ``tasks`` are not named, they are all columns that are not empty and do not look like a seed, an outcome or
+    the like; a warning names those.
     """
-    import pandas as pd
-
     path = Path(path)
     if has_roles(path):
         runs = read_outcomes(path)
@@ -89,18 +61,7 @@ def read_subsets(
 
 
 def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Sequence[str]) -> Floats:
-    r"""Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "scores.csv")
-    ...     _ = file.write_text("task,loss\nb,2\na,1\n")
-    ...     read_scores(file, ["a", "b"], ["loss"])
-    array([[1.],
-           [2.]])
-    """
+    """Scores (K, T) of tasks, from a file with a column ``task`` and one per target, in any order."""
     path = Path(path)
     with errors_name(path):
         sheet = _read(path)
@@ -119,19 +80,7 @@ def read_scores(path: str | os.PathLike[str], tasks: Sequence[str], targets: Seq
 
 
 def read_features(path: str | os.PathLike[str]) -> pd.DataFrame:
-    r"""What is known of tasks, from a file with a column ``task``: a column that is all numbers, or empty, is numbers.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "tasks.csv")
-    ...     _ = file.write_text("task,domain,size\na,law,3\nb,code,\n")
-    ...     read_features(file).to_dict("list")
-    {'task': ['a', 'b'], 'domain': ['law', 'code'], 'size': [3.0, nan]}
-    """
-    import pandas as pd
-
+    """What is known of tasks, from a file with a column ``task``; columns of numbers and empty cells are numbers."""
     path = Path(path)
     with errors_name(path):
         sheet = _read(path)

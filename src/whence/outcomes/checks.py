@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from whence.arrays import Floats as Floats
 from whence.errors import InputError, did_you_mean, some_of
 
-Floats = NDArray[np.float64]
 Directions = bool | str | Iterable[str] | Iterable[bool]
 
 # Control characters, half surrogates and byte-order marks do not survive a text file.
@@ -178,3 +178,47 @@ def _refuse(bad: NDArray[np.bool_], rule: str, cells: Floats, names: Sequence[st
         row, column = np.argwhere(bad)[0]
         where = f"row {row} (counted from 0)" if rows is None else rows[row]
         raise InputError(f"{where}, column '{names[column]}': {rule}. Got {cells[row, column]} instead.")
+
+
+MOST_PROBLEMS = 8
+
+
+class Problems:
+    """All that is wrong with a table, and the parameters that would fix it."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+        self.named: dict[str, Any] = {}
+        self.fix: dict[str, Any] = {}
+        self.mendable = True  # whether parameters can put all of it right
+
+    def add(self, sentence: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
+        """Add a sentence that refers to the parameters ``named``, and what would fix it."""
+        for name, value in named.items():
+            own = f"{name}:{len(self.sentences)}"
+            sentence = sentence.replace(f"{{{name}}}", f"{{{own}}}")
+            self.named[own] = value
+        self.sentences.append(sentence)
+        self.mendable &= any((fix or {}).values())
+        for name, value in (fix or {}).items():
+            if isinstance(value, list):
+                known = self.fix.setdefault(name, [])
+                known += [one for one in value if one not in known]
+            elif isinstance(value, dict):
+                self.fix.setdefault(name, {}).update(value)
+            else:
+                self.fix.setdefault(name, value)
+
+    def check(self) -> None:
+        """Raise if there are any."""
+        if not self.sentences:
+            return
+        text = self.sentences[0]
+        if len(self.sentences) > 1:
+            shown = self.sentences[:MOST_PROBLEMS]
+            more = len(self.sentences) - len(shown)
+            text = "\n  ".join(
+                [f"there are {len(self.sentences)} problems.", *(f"({n}) {s}" for n, s in enumerate(shown, 1))]
+            )
+            text += f" And {more} more." if more else ""
+        raise InputError(text, fix=self.fix if self.mendable else None, **self.named)

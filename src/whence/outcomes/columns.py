@@ -14,17 +14,14 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, check_choice, closest, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
-from whence.outcomes.checks import Directions, Floats, as_directions, find_names, repeated
+from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
+from whence.outcomes.layouts import one_row_per_run, turned, widened
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
-from whence.outcomes.long import one_row_per_run, turned, widened
-from whence.outcomes.problems import Problems
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
 from whence.outcomes.values import Column
-
-MISSING = ("drop", "zero")
 
 
 class Wanted(NamedTuple):
@@ -77,8 +74,8 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
     """Arguments of `Outcomes` from the cells of a sheet."""
     sheet = turned(sheet, wanted.outcomes)
     check_header(sheet.names)
-    if wanted.missing not in (None, *MISSING):
-        raise InputError(f"must be 'drop' or 'zero'. Got {wanted.missing!r} instead.", parameter="missing")
+    if wanted.missing is not None:
+        check_choice(wanted.missing, ("drop", "zero"), "missing")
     sheet = one_row_per_run(sheet, wanted.outcomes)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
@@ -140,15 +137,11 @@ def _roles(wanted: Wanted, could_be: Wanted, problems: Problems) -> dict[str, st
         for asked in getattr(wanted, parameter) or ():
             found = find_names(asked, known)
             if not found:
-                hint = did_you_mean(asked, known)
-                instead = {asked: hint.split("'")[1]} if hint.startswith("Did") else {}
-                problems.add(
-                    f"column '{asked}' of {{{parameter}}} does not exist. {hint}",
-                    {"instead": instead},
-                    **{parameter: None},
-                )
-                for name in instead.values():  # what was meant is not a column of another kind
-                    role.setdefault(name, parameter)
+                meant = closest(asked, known)
+                said = f"column '{asked}' of {{{parameter}}} does not exist. {did_you_mean(asked, known)}"
+                problems.add(said, {"instead": {asked: meant} if meant else {}}, **{parameter: None})
+                if meant:  # it is not a column of another kind
+                    role.setdefault(meant, parameter)
             for name in found:
                 if name not in role:
                     role[name] = parameter
@@ -301,13 +294,13 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     row, column = np.argwhere(gaps)[0]
     whole = S[~gaps.any(axis=1)]
     # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
-    alike = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
+    means_zero = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
     count = int(gaps.any(axis=1).sum())
     where = f"{sheet.places[row]}, column '{names[column]}': a task column cannot be empty"
     problems.add(
         f"{where}; write 0 or 1, or a weight{f' ({count} rows lack one)' if count > 1 else ''}. Read it as 0 with "
         "{missing}, or leave such rows out.",
-        {"missing": "zero" if alike else "drop"},
+        {"missing": "zero" if means_zero else "drop"},
         missing="zero",
     )
     return filled
@@ -315,29 +308,31 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
 
 def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[str], problems: Problems) -> None:
     values = column.values
+
+    def add(at: int, what: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
+        problems.add(f"{places[at]}, column '{name}': {what}", fix, **named)
+
     if column.wrong:
         at, what = column.wrong[0]
-        what += f" ({len(column.wrong)} such cells)" if len(column.wrong) > 1 else ""
-        where = f"{places[at]}, column '{name}': {what}."
+        what += f" ({len(column.wrong)} such cells)." if len(column.wrong) > 1 else "."
         if is_outcome and not column.is_text:
-            count = "Count such outcomes as not measured with {missing}."
-            problems.add(f"{where} {count}", {"missing": "drop"}, missing="drop")
+            add(
+                at, f"{what} Count such outcomes as not measured with {{missing}}.", {"missing": "drop"}, missing="drop"
+            )
         else:
             leave = "If the column is neither a task nor an outcome, leave it out with {ignore}."
-            problems.add(f"{where} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
+            add(at, f"{what} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
     elif np.isinf(values).any():
-        at = int(np.flatnonzero(np.isinf(values))[0])
-        where = f"{places[at]}, column '{name}':"
+        at = int(np.isinf(values).argmax())
+        rule = f"must be finite. Got {values[at]} instead."
         if is_outcome:
-            rule = f"an outcome must be finite. Got {values[at]} instead. Count it as not measured with {{missing}}."
-            problems.add(f"{where} {rule}", {"missing": "drop"}, missing="drop")
+            fix = {"missing": "drop"}
+            add(at, f"an outcome {rule} Count it as not measured with {{missing}}.", fix, missing="drop")
         else:
-            problems.add(f"{where} a weight must be finite. Got {values[at]} instead.")
+            add(at, f"a weight {rule}")
     elif not is_outcome and (values < 0).any():
-        at = int(np.flatnonzero(values < 0)[0])
-        problems.add(
-            f"{places[at]}, column '{name}': a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]}
-        )
+        at = int((values < 0).argmax())
+        add(at, f"a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]})
 
 
 def _short(names: Sequence[str], outcomes: Sequence[str]) -> list[str]:

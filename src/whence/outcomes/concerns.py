@@ -1,7 +1,7 @@
 """What deserves a look in a table before an answer is trusted.
 
-Beside the flow: a table that `Outcomes` accepts can still be one from which some effect cannot be told. Each
-such case is a sentence that names the columns. `Outcomes.concerns` is how others ask for them.
+A table that `Outcomes` accepts can still be one from which some effect cannot be told. Each such case is a sentence
+that names the columns. `Outcomes.concerns` is how others ask for them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ def concerns(runs: Outcomes) -> list[str]:
 
     Rows that all have the same sum, as in fixed-size and mixture designs, are no concern.
 
-    Examples
-    --------
     >>> concerns(Outcomes([[1, 0], [0, 1]], [1.0, 5.0]))
     ['The table has only 2 runs; a surrogate needs at least 3.']
     """
@@ -52,7 +50,7 @@ def _single_columns(runs: Outcomes) -> list[str]:
         return _named(what, (runs.task_names[task] for task in np.flatnonzero(which)))
 
     return [
-        *named("Tasks in every run alike, so that their effect cannot be seen", constant & (S[0] > 0)),
+        *named("Tasks with the same weight in every run, so that their effect cannot be seen", constant & (S[0] > 0)),
         *named("Tasks in no run, so that their effect cannot be seen", constant & (S[0] == 0)),
         *named("Columns that count the rows; ignore them if they are not tasks", counter),
         *named("Columns that are not 0/1 while most are; ignore them if they are not tasks", odd),

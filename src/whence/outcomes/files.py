@@ -14,16 +14,17 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from whence.errors import InputError, brief, some_of
-from whence.outcomes.checks import Directions, as_names, as_table, find_names, listed
+from whence.errors import InputError, brief, needed, some_of
+from whence.outcomes.checks import Directions, Floats, as_names, as_table, find_names, listed
 from whence.outcomes.columns import Found, Wanted, choose, read_columns
+from whence.outcomes.layouts import together
 from whence.outcomes.runs import is_run, read_ledger
-from whence.outcomes.several import together
 from whence.outcomes.sheets import NO_PYARROW, Sheet, frame_sheet, is_frame, parquet_table, read_sheet
 from whence.outcomes.table import Outcomes
 from whence.outcomes.text import WRITTEN, kind_of, write_text
@@ -182,32 +183,14 @@ def _stacked(parts: Sequence[Outcomes], paths: Sequence[Path]) -> Outcomes:
         return first
     frames = [part.to_frame() for part in parts]
     rows = np.vstack([frame[list(frames[0].columns)] for frame in frames])
-    return Outcomes(
-        rows[:, : first.n_tasks],
-        rows[:, first.n_tasks :],
-        first.task_names,
-        first.target_names,
-        first.maximize,
-        {"source": ", ".join(map(str, paths))},
-    )
+    source = {"source": ", ".join(map(str, paths))}
+    return replace(first, subsets=rows[:, : first.n_tasks], values=rows[:, first.n_tasks :], provenance=source)
 
 
 def write_outcomes(runs: Outcomes, path: str | os.PathLike[str]) -> None:
     """Write a table to a file that `read_outcomes` reads; the file appears whole or not at all.
 
-    Parameters
-    ----------
-    runs : Outcomes
-    path : path ending in .csv, .tsv (or either with .gz), .parquet or .npz
-        CSV carries columns only; Parquet and npz also which are targets, their direction, and provenance.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_outcomes(Outcomes([[1, 0]], [0.9]), f"{folder}/runs.npz")
-    ...     read_outcomes(f"{folder}/runs.npz")
-    Outcomes: 1 run × 2 tasks → outcome_0 (lower is better); 1 distinct subset
+    Text has columns only; Parquet and npz also which are targets, their direction, and provenance.
     """
     path = Path(path)
     kind = next((kind for kind in WRITTEN if path.name.lower().endswith(f".{kind}")), None)
@@ -240,10 +223,11 @@ def _read_npz(path: Path) -> Found:
         raise InputError("this is not an npz file (a zip archive of arrays), or it is cut short.")
     try:
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
-            held = archive.files
-            keys = {field: next((key for key in known if key in held), None) for field, known in _KEYS.items()}
-            arrays = {field: archive[key] for field, key in keys.items() if key is not None}
-            _check_sum(archive)
+            held = {name: archive[name] for name in archive.files}
+        if "checksum" in held and str(held.pop("checksum")) != _checksum(held):  # that of others has none
+            raise ValueError("its checksum does not match its contents")
+        keys = {field: next((key for key in known if key in held), None) for field, known in _KEYS.items()}
+        arrays: dict[str, Any] = {field: held[key] for field, key in keys.items() if key is not None}
         for field, kind in (("task_names", str), ("target_names", str), ("maximize", bool)):
             arrays[field] = arrays[field].astype(kind).ravel().tolist() if field in arrays else None
         provenance = dict(json.loads(str(arrays["provenance"]))) if "provenance" in arrays else None
@@ -286,13 +270,6 @@ def _checksum(arrays: Mapping[str, Any]) -> str:
     return f"{found:08x}"
 
 
-def _check_sum(archive: Any) -> None:
-    """Refuse an archive that whence wrote and that was changed since; others have no checksum."""
-    arrays = {name: archive[name] for name in archive.files}
-    if "checksum" in arrays and str(arrays.pop("checksum")) != _checksum(arrays):
-        raise ValueError("its checksum does not match its contents")
-
-
 # ---- run folders -----------------------------------------------------------------------------------------
 
 
@@ -313,34 +290,27 @@ def _read_parquet(path: Path) -> Found:
     table = parquet_table(path)
     try:
         note = json.loads(table.schema.metadata[b"whence"])
-        _check_parquet(table, note)
+        told, columns = note.pop("checksum"), np.array([column.to_numpy() for column in table.columns])
+        if told != _note_checksum(note, table.column_names, columns):
+            raise ValueError("its checksum does not match its contents")
         if [*note["task_names"], *note["target_names"]] != [name.strip() for name in table.column_names]:
             raise ValueError("its columns are not those that whence wrote")
-        cells = np.column_stack([column.to_numpy() for column in table.columns]).astype(np.float64)
-        split = len(note["task_names"])
+        cells, split = columns.T.astype(np.float64), len(note["task_names"])
         return cast("Found", note | {"subsets": cells[:, :split], "values": cells[:, split:]})
     except Exception as error:  # it was changed after whence wrote it
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
 
 
-def _check_parquet(table: Any, note: dict[str, Any]) -> None:
-    """Refuse a file that was changed since whence wrote it."""
-    told = note.pop("checksum")
-    columns = np.array([column.to_numpy() for column in table.columns])
-    if told != _checksum({"note": np.array(json.dumps([note, table.column_names])), "columns": columns}):
-        raise ValueError("its checksum does not match its contents")
+def _note_checksum(note: dict[str, Any], names: Sequence[str], columns: Floats) -> str:
+    return _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
 
 
 def _write_parquet(runs: Outcomes, file: BinaryIO) -> None:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(NO_PYARROW) from error
+    pa, parquet = (needed(module, NO_PYARROW, "parquet") for module in ("pyarrow", "pyarrow.parquet"))
     fields = ("task_names", "target_names", "maximize", "provenance")
     note: dict[str, Any] = json.loads(json.dumps({field: getattr(runs, field) for field in fields}))
     columns = np.ascontiguousarray(np.hstack([runs.subsets, runs.values]).T)
     names = [*runs.task_names, *runs.target_names]
-    note["checksum"] = _checksum({"note": np.array(json.dumps([note, names])), "columns": columns})
+    note["checksum"] = _note_checksum(note, names, columns)
     table = pa.Table.from_arrays([pa.array(column) for column in columns], names)
-    pa.parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)
+    parquet.write_table(table.replace_schema_metadata({"whence": json.dumps(note)}), file)

@@ -45,8 +45,6 @@ class Ledger:
     failed. So they do not depend on which row was finished first: where an earlier row turns out to differ, the
     others are judged again.
 
-    Examples
-    --------
     >>> ledger = Ledger(Plan("train", "given subsets", np.eye(2), ("a", "b")))
     >>> ledger.book([Result(Job(1, 0, np.ones(2), 0), Reply(("loss",), [0.5]))])
     >>> ledger.outcomes().values.ravel(), ledger.done, ledger.failed, ledger.open
@@ -110,7 +108,8 @@ class Ledger:
         if targets != self.targets:
             if sorted(targets) != sorted(self.targets):
                 self._misfits[at] = targets, values
-                self.fail(*at, self._misfit(targets))
+                other = f"row {self._first[1]} returned {some_of(self.targets, 4)}" if self._first else ""
+                self.fail(*at, f"it returned {some_of(targets, 4)} where {other}")
                 return
             found = dict(zip(targets, values, strict=True))
             values = [found[name] for name in self.targets]
@@ -132,10 +131,6 @@ class Ledger:
         for at, (names, numbers) in others:
             self.status[at] = OPEN
             self.finish(*at, names, numbers)
-
-    def _misfit(self, targets: tuple[str, ...]) -> str:
-        assert self._first is not None
-        return f"it returned {some_of(targets, 4)} where row {self._first[1]} returned {some_of(self.targets, 4)}"
 
     def fail(self, replicate: int, row: int, reason: str) -> None:
         """Book a row that failed; one that has values keeps them."""

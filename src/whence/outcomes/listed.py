@@ -58,8 +58,6 @@ def is_usual(name: str) -> bool:
 def lists_subsets(name: str, cells: Sequence[Any]) -> bool:
     """Whether cells list names of tasks: several in some of them, and most names more than once.
 
-    Examples
-    --------
     >>> lists_subsets("data", ["web,code", "web", "code,web"]), lists_subsets("note", ["a, b", "fine", "c, d"])
     (True, False)
     >>> lists_subsets("data", ["web/code", "web", "code"]), lists_subsets("data", ["org/web", "org/code", "lab/law"])
@@ -88,8 +86,6 @@ def leaves_out(name: str, cells: Sequence[Any]) -> bool:
 def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
     """Names of the tasks in order of appearance, and the subsets (m, K) that the cells of a column list.
 
-    Examples
-    --------
     >>> names, S = listed_subsets("data", ['["web", "code"]', '["web"]'])
     >>> names, S.tolist()
     (['web', 'code'], [[1.0, 1.0], [1.0, 0.0]])

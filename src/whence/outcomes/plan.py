@@ -33,36 +33,21 @@ class Plan:
     Replicate r of subset i gets the seed ``SeedSequence([seed, r]).generate_state(n)[i] >> 1`` of numpy: an integer
     below 2^31 that depends on nothing else, so that it stays when there are more subsets, replicates or workers.
 
-    Attributes
-    ----------
-    outcome_fn, design : str
-        What they are called.
-    maximize : bool or list of str
-        For which targets higher is better; an empty list where nobody has said.
-    provenance : dict of str to str
-        How the outcomes are made.
-    fingerprint : dict of str to str
-        What they depend on (source files, data, model, recipe), each as a digest or a short text.
-    changes : tuple of str
-        Changes that were accepted during the run.
-
-    Examples
-    --------
     >>> plan = Plan("train", "LeaveOneOut()", np.ones((2, 3)), ("a", "b", "c"), seed=0, seeds=2)
     >>> plan.run_seeds().shape, [(job.row, job.replicate) for job in plan.jobs(np.ones((2, 2), dtype=bool))]
     ((2, 2), [(0, 0), (1, 0), (0, 1), (1, 1)])
     """
 
-    outcome_fn: str
+    outcome_fn: str  # what it is called
     design: str
     subsets: Floats
     task_names: tuple[str, ...]
     seed: int = 0
     seeds: int = 1
-    maximize: Any = ()
-    provenance: dict[str, str] = field(default_factory=dict)
-    fingerprint: dict[str, str] = field(default_factory=dict)
-    changes: tuple[str, ...] = ()
+    maximize: Any = ()  # bool or names of targets; empty where nobody has said
+    provenance: dict[str, str] = field(default_factory=dict)  # how the outcomes are made
+    fingerprint: dict[str, str] = field(default_factory=dict)  # what they depend on, as digests or short texts
+    changes: tuple[str, ...] = ()  # that were accepted during the run
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -84,16 +69,8 @@ class Plan:
     def continued(self, now: Plan, targets: tuple[str, ...], done: int, *, accept: bool) -> Plan:
         """Plan to resume, where ``now`` is asked for in the folder of this one; what would mix two runs is refused.
 
-        Parameters
-        ----------
-        now : Plan
-            This one again, or with more subsets or replicates.
-        targets : tuple of str
-            Those of the run so far; empty where no row is finished.
-        done : int
-            Rows finished so far.
-        accept : bool
-            Whether another function, data or direction is accepted, and recorded as a change.
+        ``now`` is this plan again, or with more subsets or replicates. So far the run has these targets, and rows that
+        are done. With ``accept``, another function, data or direction is accepted, and recorded as a change.
         """
         self._refuse_other_rows(now)
         if not done:  # there is nothing to mix with
@@ -108,9 +85,11 @@ class Plan:
         found += differences(self.provenance, now.provenance)
         found += differences(*_comparable(self.fingerprint, now.fingerprint))
         if up is not None and before is not None and up != before:
-            found.append(f"what to maximise (was {_in_words(before)}, is {_in_words(up)})")
+            was, is_now = (some_of(map(str, names), 4) for names in (before, up))
+            found.append(f"what to maximise (was {was}, is {is_now})")
         if not found:
-            return replace(now, fingerprint=_kept(self.fingerprint, now.fingerprint))
+            varying = {name: VARIES for name, value in self.fingerprint.items() if value == VARIES}
+            return replace(now, fingerprint={name: varying.get(name, v) for name, v in now.fingerprint.items()})
         if not accept:
             raise InputError(
                 f"this run was begun with something else: {some_of(found, 4)}. Resume it as it was begun, or use "
@@ -153,16 +132,8 @@ def _said(maximize: Any, targets: tuple[str, ...]) -> tuple[Any, ...] | None:
     return tuple(name for name, up in zip(targets, as_directions(maximize, targets), strict=True) if up)
 
 
-def _in_words(names: tuple[Any, ...]) -> str:
-    return some_of(map(str, names), 4) if names else "none"
-
-
 def _comparable(was: Mapping[str, str], now: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Fingerprints without what varies by itself."""
     varies = {name for side in (was, now) for name, value in side.items() if value == VARIES}
     first, second = ({name: value for name, value in side.items() if name not in varies} for side in (was, now))
     return first, second
-
-
-def _kept(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    return {name: VARIES if was.get(name) == VARIES else value for name, value in now.items()}

@@ -34,8 +34,6 @@ class Region(NamedTuple):
 def find_region(rows: Sequence[Row]) -> Region:
     """Where the table is among rows that are not blank; at least one.
 
-    Examples
-    --------
     >>> rows = [["Sweep of May"], ["a", "b", "loss"], ["1", "0", "2.5"], ["0", "1", "2"], ["Mean", "", "2.25"]]
     >>> find_region(list(enumerate(rows, 1))).others
     [(1, 'Sweep of May'), (5, 'Mean')]

@@ -128,21 +128,17 @@ def _book(ledger: Ledger, record: dict[str, Any] | None, known: dict[str, tuple[
         ledger.fail(*at, str(record["failed"]))
         return True
     targets, values = known.get(str(record.get("of"))), record.get("values", [])
-    if targets is None or not _are_numbers(values, len(targets)):
+    if targets is None or not isinstance(values, list) or len(values) != len(targets):
         return False  # every line that names its targets is lost, or these are not of them
+    if not all(isinstance(value, int | float) for value in values):
+        return False
     ledger.finish(*at, targets, values)
     return True
-
-
-def _are_numbers(values: Any, count: int) -> bool:
-    return isinstance(values, list) and len(values) == count and all(isinstance(each, int | float) for each in values)
 
 
 def checksum_of(targets: Iterable[str]) -> str:
     """Checksum of the names of targets.
 
-    Examples
-    --------
     >>> checksum_of(["loss"])
     'cc4d85e3'
     """

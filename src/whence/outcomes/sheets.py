@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, brief, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, needed, some_of
 from whence.outcomes.checks import find_names, repeated
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
@@ -25,7 +25,7 @@ from whence.outcomes.values import Column, as_column, has_decimal_commas, litera
 
 _RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
 _BITS = re.compile("[01]{3,}")
-NO_PYARROW = 'Parquet files need pyarrow: pip install "whence[parquet]".'
+NO_PYARROW = "Parquet files need pyarrow"
 
 
 class Sheet(NamedTuple):
@@ -154,10 +154,7 @@ def _runs_of(document: Any) -> list[Any]:
 
 def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
     """Cells of the wanted sheet of a workbook; or of the largest with some columns, and of those with the same."""
-    try:
-        import openpyxl
-    except ImportError as error:
-        raise InputError('Excel files need openpyxl: pip install "whence[excel]".') from error
+    openpyxl = needed("openpyxl", "Excel files need openpyxl", "excel")
     try:
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
@@ -192,9 +189,10 @@ def _found(wanted: str, titles: Sequence[str]) -> list[str]:
     """Sheets that a name or a pattern stands for."""
     if found := find_names(wanted, titles):
         return found
-    hint = did_you_mean(wanted, titles)
-    fix = {"instead": {wanted: hint.split("'")[1]}} if hint.startswith("Did") else None
-    raise InputError(f"there is no sheet '{wanted}', as {{sheet}} says. {hint}", fix=fix, sheet=None)
+    meant = closest(wanted, titles)
+    fix = None if meant is None else {"instead": {wanted: meant}}
+    text = f"there is no sheet '{wanted}', as {{sheet}} says. {did_you_mean(wanted, titles)}"
+    raise InputError(text, fix=fix, sheet=None)
 
 
 def _region(table: Sequence[Sequence[Any]]) -> Region | None:
@@ -209,12 +207,9 @@ def _region(table: Sequence[Sequence[Any]]) -> Region | None:
 
 def parquet_table(path: Path) -> Any:
     """Table of a Parquet file."""
+    parquet = needed("pyarrow.parquet", NO_PYARROW, "parquet")
     try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise InputError(NO_PYARROW) from error
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path) as file:
             return file.read(use_threads=False)
     except Exception as error:  # a damaged file makes pyarrow raise almost anything
         raise InputError(f"this Parquet file cannot be read ({brief(error)}).") from error
@@ -230,11 +225,9 @@ def _parquet(path: Path) -> Sheet:
 
 
 def _named(names: Iterable[Any]) -> list[str]:
-    return [_on_one_line(name) or f"Unnamed: {at}" for at, name in enumerate(names)]
-
-
-def _on_one_line(name: Any) -> str:
-    return "" if name is None else re.sub(r"\s*[\r\n]\s*", " ", str(name).strip())
+    """Names of columns, each on one line; those without one are numbered."""
+    found = ("" if name is None else re.sub(r"\s*[\r\n]\s*", " ", str(name).strip()) for name in names)
+    return [name or f"Unnamed: {at}" for at, name in enumerate(found)]
 
 
 def _counted_rows(count: int) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from whence.arrays import Floats
+
 # Totals of a mixture in shares or in percent, and how far rounded weights may be from them.
 TOTALS, ROUNDED = (1.0, 100.0), 0.03
 # How far the totals of runs may differ and still count as one, where they are neither.
@@ -16,8 +17,6 @@ LARGEST = 1e300  # weight; sums of larger ones are more than a number can hold
 def is_mixture(S: Floats) -> bool:
     """Whether rows (m, K) are weights, not 0/1, that sum to 1 or to 100 up to rounding, or all to the same.
 
-    Examples
-    --------
     >>> is_mixture(np.array([[33.3, 66.6], [50.1, 50.0]])), is_mixture(np.array([[1.0, 0.0], [0.0, 1.0]]))
     (True, False)
     """
@@ -35,8 +34,6 @@ def near_totals(totals: Floats, of: tuple[float, ...] = TOTALS) -> NDArray[np.bo
 def on_simplex(S: Floats) -> Floats:
     """Rows (m, K) divided by their totals; the same array where these are all 1 but for the last digits.
 
-    Examples
-    --------
     >>> on_simplex(np.array([[25.0, 75.0], [1.0, 1.0]])).tolist()
     [[0.25, 0.75], [0.5, 0.5]]
     """

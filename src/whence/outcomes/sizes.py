@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -50,57 +51,22 @@ def refuse_too_large(
     free: float | None = None,
     of: str = "memory",
 ) -> None:
-    """Raise where something takes more memory than there is; the sentence says what size would do.
+    """Raise where something of size n, in a unit, needs more bytes than are free; the sentence says what size would do.
 
-    Parameters
-    ----------
-    what : str
-        What is about to be done, as in "A fit".
-    n : int
-        Size that decides.
-    unit : str
-        What n counts, in the plural.
-    needed : callable
-        Bytes for a size, growing with it.
-    remedy : str
-        What else can be done, a sentence.
-    free : float, optional
-        Available bytes; by default those of this machine.
-    of : str
-        What they are bytes of.
-
-    Examples
-    --------
-    >>> try:
-    ...     refuse_too_large("A fit", 50_000, "distinct subsets", lambda d: 24.0 * d**2, free=8e9)
-    ... except InputError as error:
-    ...     print(error)
-    A fit of 50,000 distinct subsets takes about 60 GB of memory, and 8 GB are free: at most 18,257 would do.
+    ``needed`` gives the bytes for a size; those that are ``free`` are by default of the memory of this machine.
     """
     free = free_memory() if free is None else free
     if needed(n) <= free:
         return
-    low, high = 0, n  # the largest size that fits is from low to below high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    fits = max(0, bisect_right(range(n), free, key=needed) - 1)
     raise InputError(
         f"{what} of {n:,} {unit} takes about {size_in_words(needed(n))} of {of}, and {size_in_words(free)} are free: "
-        f"at most {low:,} would do. {remedy}".rstrip()
+        f"at most {fits:,} would do. {remedy}".rstrip()
     )
 
 
 def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
-    """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known.
-
-    Examples
-    --------
-    >>> try:
-    ...     refuse_too_long("The interactions of 2,000 tasks", 7e4, "At most 500 tasks would do.")
-    ... except InputError as error:
-    ...     print(error)
-    The interactions of 2,000 tasks would take about 19 hours. At most 500 tasks would do.
-    """
+    """Raise where something would take more than `LONGEST` seconds of a processor, however roughly that is known."""
     if seconds > LONGEST:
         raise InputError(f"{what} would take about {seconds / 3600:.2g} hours. {remedy}")
 
@@ -108,8 +74,6 @@ def refuse_too_long(what: str, seconds: float, remedy: str) -> None:
 def refuse_extreme(values: Floats, target_names: tuple[str, ...]) -> None:
     """Raise where outcomes are so large that their squares are infinite.
 
-    Examples
-    --------
     >>> try:
     ...     refuse_extreme(np.array([[1e300]]), ("loss",))
     ... except InputError as error:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 def distinct_rows(rows: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Group identical rows: the first row of each group, in order, shape (d,), and the group of each, (m,).
 
-    Examples
-    --------
     >>> distinct_rows(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
     (array([0, 1]), array([0, 1, 0]))
     """
@@ -314,7 +312,7 @@ class Outcomes(Shown):
         --------
         >>> runs = Outcomes([[1, 0, 1], [1, 1, 0], [1, 1, 1]], [1.0, 5.0, 3.0], task_names=["a", "b", "c"])
         >>> runs.concerns()
-        ['Tasks in every run alike, so that their effect cannot be seen: a.']
+        ['Tasks with the same weight in every run, so that their effect cannot be seen: a.']
         """
         from whence.outcomes.concerns import concerns
 

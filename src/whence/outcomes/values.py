@@ -60,8 +60,6 @@ class Column(NamedTuple):
 def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
     """Numbers of cells: texts, or what a format with types has.
 
-    Examples
-    --------
     >>> as_column(["39.7%", "0.4", ""]).values.round(3).tolist()
     [0.397, 0.4, nan]
     >>> as_column(["3.2 GB", "450 MB"]).values.tolist()
@@ -121,8 +119,6 @@ def has_decimal_commas(columns: Sequence[Sequence[Any]], separator: str) -> bool
 
     Where commas also separate the cells, one column may list numbered tasks, as "1,2"; two such columns do not.
 
-    Examples
-    --------
     >>> has_decimal_commas([["0,25", "0,5"], ["12,5%", "10%"]], ","), has_decimal_commas([["1,2", "3,4"]], ",")
     (True, False)
     """

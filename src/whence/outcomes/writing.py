@@ -33,15 +33,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """File to write to, which takes its place under ``path`` once it is complete and on disk.
 
     Whatever ends the writing leaves the file that was there before. A link under ``path`` is replaced, not followed.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with whole_file(f"{folder}/runs.csv") as file:
-    ...         _ = file.write(b"a,loss")
-    ...     os.listdir(folder)
-    ['runs.csv']
     """
     path = Path(path)
     partial = path.with_name(f"{PARTIAL}{secrets.token_hex(6)}")
@@ -91,8 +82,6 @@ def sync_folder(folder: Path) -> None:
 def why(error: OSError) -> str:
     """Reason of an operating system error, in words.
 
-    Examples
-    --------
     >>> why(OSError(errno.ENOSPC, "No space left on device"))
     'the disk is full'
     """
@@ -105,8 +94,6 @@ def why(error: OSError) -> str:
 def as_line(record: Mapping[str, Any]) -> bytes:
     r"""JSON in one line that begins with a checksum of the rest of it.
 
-    Examples
-    --------
     >>> as_line({"row": 3})
     b'{"crc":"1f13039d","row":3}\n'
     """
@@ -117,8 +104,6 @@ def as_line(record: Mapping[str, Any]) -> bytes:
 def from_line(line: bytes) -> dict[str, Any] | None:
     """Record of a line, or None where the line is not what was written.
 
-    Examples
-    --------
     >>> from_line(b'{"crc":"1f13039d","row":3}'), from_line(b'{"crc":"1f13039d","row":4}')
     ({'row': 3}, None)
     """
@@ -140,16 +125,7 @@ def write_document(path: Path, document: Mapping[str, Any]) -> None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """Object that `write_document` wrote; one that was changed since, by whatever, is refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_document(Path(folder, "run.json"), {"n": 3})
-    ...     read_document(Path(folder, "run.json"))
-    {'n': 3}
-    """
+    """Object that `write_document` wrote; one that was changed since, by whatever, is refused."""
     found = from_line(path.read_bytes().rstrip(b"\n"))
     if found is None:
         raise InputError(
@@ -165,8 +141,6 @@ def read_document(path: Path) -> dict[str, Any]:
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """How two descriptions differ, in words; fingerprints and other long values are not spelled out.
 
-    Examples
-    --------
     >>> differences({"seed": 0, "rank": 8, "model": "f" * 32}, {"seed": 1, "rank": 8, "model": "a" * 32})
     ['seed (was 0, is 1)', 'model (changed)']
     """
@@ -182,16 +156,7 @@ def _change(name: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 
 def refuse_other(subject: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise if a folder was made with other settings than those asked for now; the message names what differs.
-
-    Examples
-    --------
-    >>> try:
-    ...     refuse_other("The feature store x/ is", {"seed": 0}, {"seed": 1})
-    ... except InputError as error:
-    ...     print(error)
-    The feature store x/ is of something else: seed (was 0, is 1). Use another folder, or delete this one.
-    """
+    """Raise if a folder was made with other settings than those asked for now; the message names what differs."""
     if found := differences(was, now):
         raise InputError(f"{subject} of something else: {some_of(found, 4)}. Use another folder, or delete this one.")
 

@@ -10,8 +10,7 @@ from whence.errors import InputError
 from whence.measuring.fingerprint import parts_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes.subset import Subset
-from whence.rl.environments import Make, makers
-from whence.rl.rollouts import Policy, rollout
+from whence.rl.rollouts import Make, Policy, makers, rollout
 
 Train = Callable[[Mapping[str, Make], int], Policy]
 

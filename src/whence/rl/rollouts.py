@@ -1,8 +1,9 @@
-"""Episodes of a policy in one environment: what it is judged by."""
+"""Environments by name, and episodes of a policy in one of them: what it is judged by."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,13 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.arrays import Floats, Integers
-from whence.errors import InputError
-from whence.rl.environments import Make, maker, require_gymnasium
+from whence.errors import InputError, brief, did_you_mean, needed, whole_number
 
 if TYPE_CHECKING:
-    from gymnasium import Space
+    from gymnasium import Env, Space
     from gymnasium.vector import VectorEnv
 
+
+Make = Callable[[], "Env"]  # returns a new environment
 Act = Callable[[NDArray[Any]], ArrayLike]  # from observations (n, …) to actions (n, …)
 
 SUCCESS = ("success", "is_success")  # keys in the info of an environment
@@ -83,8 +85,7 @@ def rollout(
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 
-    if episodes < 1:
-        raise InputError(f"must be 1 or more. Got {episodes} instead.", parameter="episodes", of="rollout")
+    whole_number(episodes, "episodes", of="rollout")
     act, make = acting(policy), maker(env, str(env))
     n = min(episodes, copies or 20)
     made = (AsyncVectorEnv if processes else SyncVectorEnv)([lambda: TimeLimit(make(), max_steps)] * n)
@@ -150,3 +151,67 @@ def _checked(actions: ArrayLike, space: Space[object]) -> NDArray[Any]:
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise InputError("The policy returned an action that is not a number (NaN or infinite). Its training diverged.")
     return found.astype(space.dtype)
+
+
+def makers(envs: Mapping[str, str | Make], parameter: str, beside: Mapping[str, Make] | None = None) -> dict[str, Make]:
+    """Return how each environment is made, by name, checked: all are made once and must share their spaces.
+
+    ``beside``: environments that were checked before, whose spaces these must share too.
+    """
+    if not isinstance(envs, Mapping) or not envs:
+        raise InputError(
+            f"must map names to environments (Gymnasium ids, or functions that make one). Got {envs!r} instead.",
+            parameter=parameter,
+            of="Agents",
+        )
+    found = {str(name): maker(env, str(name)) for name, env in envs.items()}
+    both = [*list((beside or {}).items())[:1], *found.items()]
+    require_alike([(name, *_spaces(make, name)) for name, make in both])
+    return found
+
+
+def maker(env: str | Make, name: str) -> Make:
+    """Return a function that makes the environment, from a Gymnasium id or such a function."""
+    if callable(env):
+        return env
+    if not isinstance(env, str):
+        raise InputError(
+            f"The environment '{name}' must be a Gymnasium id or a function that makes an environment. Got {env!r}."
+        )
+    gymnasium = require_gymnasium()
+    if ":" not in env and env not in gymnasium.registry:  # "module:id" is imported when it is made
+        raise InputError(f"There is no environment '{env}'. {did_you_mean(env, gymnasium.registry)}")
+    return functools.partial(gymnasium.make, env)
+
+
+def require_alike(spaces: Sequence[tuple[str, Space[object], Space[object]]]) -> None:
+    """Refuse environments whose observations or actions differ: one policy could not act in all of them."""
+    (first, *wanted), *others = spaces
+    for name, *own in others:
+        for which, here, there in zip(("observation", "action"), own, wanted, strict=True):
+            if here != there:
+                raise InputError(
+                    f"One policy must act in all environments, but the {which} space of '{name}' is {here} and that of "
+                    f"'{first}' is {there}. Wrap them so that they are the same."
+                )
+
+
+def _spaces(make: Make, name: str) -> tuple[Space[object], Space[object]]:
+    error = require_gymnasium().error
+    try:
+        env = make()
+    except error.DependencyNotInstalled as missing:
+        raise InputError(f"The environment '{name}' needs a package that is not installed: {missing}.") from missing
+    except Exception as failed:
+        raise InputError(f"The environment '{name}' could not be made: {brief(failed)}") from failed
+    try:
+        return env.observation_space, env.action_space
+    except AttributeError as lacking:
+        raise InputError(f"The environment '{name}' does not follow the API of Gymnasium: {lacking}.") from lacking
+    finally:
+        getattr(env, "close", lambda: None)()
+
+
+def require_gymnasium() -> Any:
+    """Return the module, or say how to install it."""
+    return needed("gymnasium", "whence.rl needs Gymnasium", "rl")

@@ -16,7 +16,7 @@ from whence.answers.optimism import expected_of_chosen
 from whence.display.layout import Page, Row, table, title
 from whence.display.notebook import HOW, page_html
 from whence.display.numbers import decimals, number, span
-from whence.display.pages import attribution_page, interactions_page
+from whence.display.pages import attribution_page
 from whence.errors import DataWarning, counted
 from whence.outcomes import Outcomes
 from whence.outcomes.ledger import DONE, FAILED, Ledger
@@ -110,7 +110,7 @@ class SearchResult:
         if self.attribution is not None:
             page += attribution_page(self.attribution, runs.target_names, top=None, how=HOW)
         if self.pairs is not None:
-            page += interactions_page(self.pairs, runs.target_names, top=TOP, how=HOW)
+            page += attribution_page(self.pairs, runs.target_names, top=TOP, how=HOW)
         if self.goal == "prediction" and self.model is not None:
             page += [Text(line) for line in str(self.model).splitlines()]
         return [*page, *(Text(note) for note in self.notes)]

@@ -1,7 +1,7 @@
 """The report: everything a model says, as one HTML page that opens from disk and predicts in the browser.
 
     export.py      the surrogate as plain arrays     findings.py   every number of the page, in one document
-    answer.py      the answer in two sentences       page.py       template + styles + scripts + document → one file
+    answer.py      facts, and the answer in words      page.py       template + styles + scripts + document → one file
     packing.py     arrays as text                    assets/       the page itself, in plain JavaScript
 
 ``whence.report(model, path)`` and the verb ``whence report`` end here.

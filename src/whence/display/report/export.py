@@ -33,14 +33,6 @@ def exported(model: Model, *, seed: int = 0) -> list[Document]:
 
     Parts that the page's script does not support are left out, and so are targets that do not fit in a page. With very
     many runs, a random sample of them gives the interval.
-
-    Examples
-    --------
-    >>> import whence
-    >>> S = whence.Exhaustive().draw(3)
-    >>> model = whence.fit(whence.Outcomes(S, S[:, 0]), surrogate=whence.AdditiveSurrogate("ols"))
-    >>> exported(model)[0]["kind"]
-    'additive'
     """
     found: list[Document] = []
     left = float(EXPORT_BYTES)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import replace
+from io import BytesIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +23,8 @@ from whence.display.layout import UNCLEAR as UNCLEAR_WORD
 from whence.display.layout import direction
 from whence.display.numbers import decimals
 from whence.display.pages import SCORES
-from whence.display.report.answer import CURVE_RUNS, answer, next_in_words
+from whence.display.report.answer import CURVE_RUNS, Facts, answer, facts_of, next_in_words
 from whence.display.report.export import exported
-from whence.display.report.facts import Facts, facts_of
 from whence.display.report.goal import MeanOfTargets, goal_of, selection_for_goal, with_goal
 from whence.display.report.packing import Document, pack, pack_intervals, pack_shown
 from whence.errors import DataWarning, InputError, counted, some_of
@@ -33,6 +32,7 @@ from whence.evaluation import Ceiling, LearningCurve, learning_curve, noise_ceil
 from whence.evaluation.statistics import Floats, rounding
 from whence.outcomes import Outcomes
 from whence.outcomes.sizes import refuse_too_large
+from whence.outcomes.text import write_text
 from whence.progress import track
 from whence.surrogates.averaged import AVERAGE
 from whence.surrogates.model import DESCRIPTIONS, SIZE_ONLY, TRUE_RUNS, Model, Part
@@ -118,7 +118,7 @@ def _best_predicted(model: Model, seed: int) -> Model:
         return model
     if model.rungs:
         raise InputError(
-            f"A page shows at most {PAGE_TARGETS} targets beside estimates. Got {runs.n_targets:,}: choose some with "
+            f"A page shows at most {PAGE_TARGETS} targets with estimates. Got {runs.n_targets:,}: choose some with "
             "--outcome."
         )
     skill = np.full(runs.n_targets, -np.inf)
@@ -139,10 +139,11 @@ def _best_predicted(model: Model, seed: int) -> Model:
 
 def _runs(model: Model) -> Document:
     runs = model.outcomes
+    rungs = [f"{rung.name} ({counted(rung.model.outcomes.n_runs, 'subset')})" for rung in model.rungs]
     return {
         "version": whence.__version__,
         "source": runs.provenance.get("source", ""),
-        "description": "; ".join([repr(runs).removeprefix("Outcomes: "), *_estimates(model)]),
+        "description": repr(runs).removeprefix("Outcomes: ") + (f"; with estimates: {some_of(rungs)}" if rungs else ""),
         "count": runs.n_runs,
         "binary": runs.is_binary,
         "total": _total(runs),
@@ -159,23 +160,19 @@ def _total(runs: Outcomes) -> float | None:
     return float(np.median(totals))
 
 
-def _estimates(model: Model) -> list[str]:
-    tables = [f"{rung.name} ({counted(rung.model.outcomes.n_runs, 'subset')})" for rung in model.rungs]
-    return [f"with estimates: {some_of(tables)}"] if tables else []
-
-
 # ---- what tasks and pairs do -----------------------------------------------------------------------------
 
 
 def _attribution(scores: Attribution) -> Document:
-    n_targets = len(scores.target_names)
+    n_targets, numbers = len(scores.target_names), (scores.scores, *scores.interval())
     return {
         "heading": scores.rule.heading,
         "what": scores.rule.words,
         "how": scores.how,
         "words": [*scores.words, UNCLEAR_WORD],
         "places": [_places(scores.scores[:, t], scores.std[:, t]) for t in range(n_targets)],
-        **_effects(scores),
+        **{name: pack(array.T, "f32") for name, array in zip(("score", "low", "high"), numbers, strict=True)},
+        "verdict": pack(_codes(scores).T, "u8"),
     }
 
 
@@ -189,13 +186,6 @@ def _attributed(model: Model, rule: str | Rule | None, seed: int) -> Attribution
         except DataWarning:
             pass  # Shapley values average over subsets of every size, and these were not measured: stay among the runs.
     return whence.attribute(model, "inclusion", seed=seed)
-
-
-def _effects(scores: Attribution) -> Document:
-    """Scores, intervals and verdicts of all tasks; targets first."""
-    low, high = scores.interval()
-    arrays = {"score": scores.scores, "low": low, "high": high}
-    return {name: pack(array.T, "f32") for name, array in arrays.items()} | {"verdict": pack(_codes(scores).T, "u8")}
 
 
 def _codes(found: Attribution) -> Floats:
@@ -373,17 +363,14 @@ def _next(model: Model, shown: Model, facts: Facts, seed: int) -> Document:
             reason = str(error)
             continue
         runs = model.outcomes
-        empty = np.full((n, runs.n_targets), np.nan)
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "next.csv"
-            Outcomes(found.subsets, empty, runs.task_names, runs.target_names, runs.maximize).write(file)
-            text = file.read_text(encoding="utf-8")
+        file = BytesIO()
+        write_text(replace(runs, subsets=found.subsets, values=np.full((n, runs.n_targets), np.nan)), file, "csv")
         predicted, std = shown.predict_quietly(found.subsets, return_std=True)
         return {
             "words": next_in_words(facts, n),
             "subsets": pack(found.subsets, "bits" if runs.is_binary else "f64"),
             "predicted": pack(predicted.T, "f32"),
             "std": pack(std.T, "f32"),
-            "csv": text,
+            "csv": file.getvalue().decode(),
         }
     return {"reason": reason}

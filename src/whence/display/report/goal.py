@@ -13,7 +13,7 @@ from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from whence.answers.objective import MEAN, Objective, objective_of
 from whence.answers.optimism import expected_of_chosen
@@ -125,13 +125,11 @@ def with_goal(model: Model, goal: Objective) -> Model:
     parts = tuple(part for part in model.parts if coef[part.targets].any())
     mean = MeanOfTargets(parts, coef, -float(coef[goal.columns] @ goal.level))
     name = MEAN if goal.is_mean else WEIGHTED
-    extended = Outcomes(
-        runs.subsets,
-        np.column_stack([runs.values, goal.shown * goal.of(runs.values)]),
-        runs.task_names,
-        (*runs.target_names, name),
-        (*runs.maximize, goal.shown > 0),
-        runs.provenance,
+    extended = replace(
+        runs,
+        values=np.column_stack([runs.values, goal.shown * goal.of(runs.values)]),
+        target_names=(*runs.target_names, name),
+        maximize=(*runs.maximize, goal.shown > 0),
     )
     chosen = parts[0].name if len({part.name for part in parts}) == 1 else name
     last = Part(np.array([runs.n_targets]), mean, chosen, _trials(extended, mean, chosen, not model.rungs))
@@ -148,7 +146,8 @@ def selection_for_goal(model: Model, shown: Model, weights: Mapping[str, float] 
 
 def _trials(extended: Outcomes, mean: MeanOfTargets, chosen: str, alone: bool) -> tuple[Trial, ...]:
     """What every candidate that all parts have tried said of the mean of runs that were held out."""
-    asked = {name: [_named(part, name) for part in mean.parts] for name in (one.name for one in mean.parts[0].trials)}
+    tried = [{one.name: one for one in part.trials} for part in mean.parts]
+    asked = {name: [own.get(name) for own in tried] for name in tried[0]}
     asked[chosen] = [part.chosen for part in mean.parts]
     found = (_trial(name, extended, mean, [one for one in tried if one], alone) for name, tried in asked.items())
     return tuple(one for one in found if one is not None)
@@ -158,7 +157,9 @@ def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial
     """The trial of a mean; None if some part lacks one, or too few runs were held out in all."""
     if len(tried) < len(mean.parts):
         return None
-    (*firsts, own) = (_measured(extended, at) for at in (*(int(part.targets[0]) for part in mean.parts), -1))
+    # The runs that trials count, among all.
+    columns = [extended.values[:, at] for at in (*(int(part.targets[0]) for part in mean.parts), -1)]
+    (*firsts, own) = (np.flatnonzero(~np.isnan(column)) for column in columns)
     rows = [first[one.runs] for first, one in zip(firsts, tried, strict=True)]
     common = reduce(np.intersect1d, [*rows, own])
     if len(np.unique(extended.subsets[common], axis=0)) < FEWEST_TO_CHECK:
@@ -169,12 +170,3 @@ def _trial(name: str, extended: Outcomes, mean: MeanOfTargets, tried: list[Trial
     folds = np.unique(tried[0].folds[at[0]], return_inverse=True)[1].ravel()
     table = extended.rows(common).targets(extended.target_names[-1])
     return trial(name, Held(table, folds, np.searchsorted(own, common), alone), said, std, 0.0)
-
-
-def _named(part: Part, name: str) -> Trial | None:
-    return next((each for each in part.trials if each.name == name), None)
-
-
-def _measured(runs: Outcomes, target: int) -> NDArray[np.intp]:
-    """The runs that trials count, among all."""
-    return np.flatnonzero(~np.isnan(runs.values[:, target]))

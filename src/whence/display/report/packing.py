@@ -27,8 +27,6 @@ MOST_STEPS = 500_000  # that a character stands for
 def pack(values: ArrayLike, kind: str = "f64") -> Packed:
     """Return numbers as text, stored as one of `TYPES`, or as "bits" for zeros and ones.
 
-    Examples
-    --------
     >>> pack([[1, 0, 1]], "bits")
     {'type': 'bits', 'shape': [1, 3], 'data': 'oA=='}
     """
@@ -44,8 +42,6 @@ def pack_shown(values: ArrayLike, places: int) -> Packed:
     Each is a character, so the deflated document spends few bits on numbers that come often. The n-th from "#" on
     is n steps above the least number, or where some are negative 0, −1, 1, −2, 2 and so on; a blank is a missing one.
 
-    Examples
-    --------
     >>> pack_shown([0.12, np.nan, 0.1], 2)
     {'type': 'shown', 'shape': [3], 'data': '% #', 'places': 2, 'least': 10}
     >>> pack_shown([0.01, -0.01], 2)
@@ -91,20 +87,3 @@ def deflated(document: Mapping[str, object]) -> str:
 def deflated_text(text: str) -> str:
     """Return deflated text, five characters for four bytes; ``inflated`` in ``load.js`` is its counterpart."""
     return base64.b85encode(zlib.compress(text.encode(), 9)).decode("ascii").replace("<", ",")
-
-
-def inflated(text: str) -> Document:
-    """Return the document again.
-
-    Examples
-    --------
-    >>> inflated(deflated({"lds": [0.5, float("nan")]}))
-    {'lds': [0.5, None]}
-    """
-    found: Document = json.loads(inflated_text(text))
-    return found
-
-
-def inflated_text(text: str) -> str:
-    """Return the text again."""
-    return zlib.decompress(base64.b85decode(text.replace(",", "<"))).decode()
