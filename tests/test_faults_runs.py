@@ -21,7 +21,7 @@ import whence
 from processes import born, ended, wait_until
 from whence.cli import app
 from whence.errors import InputError
-from whence.measuring import batches
+from whence.measuring import inline
 from whence.measuring.functions import load_function
 from whence.outcomes.runs import read_ledger
 
@@ -274,7 +274,7 @@ def test_a_folder_deleted_or_replaced_under_a_run_is_said(tmp_path, what):
 
 
 def test_batches_are_kept_as_they_finish(tmp_path, monkeypatch):
-    monkeypatch.setattr(batches, "time", SimpleNamespace(perf_counter=itertools.count().__next__))  # a second each
+    monkeypatch.setattr(inline, "time", SimpleNamespace(perf_counter=itertools.count().__next__))  # a second each
 
     class Slow:
         batch_size = 256
