@@ -169,10 +169,13 @@ def main() -> None:
             "",
             scores.round(3).to_markdown(index=False),
             "",
-            f"At most 6 targets, {SPLITS} splits. What is stated for few runs was chosen on these tables, among others. The",
-            "shifts that help the other tables:",
+            f"At most 6 targets, {SPLITS} splits. What is stated for few runs was chosen on these tables, among others.",
+            "The shifts that help the other tables:",
             "",
-            *(f"- {name}: {', '.join(f'{each} {by:+}' for each, by in shifts.items())}" for name, shifts in best.items()),
+            *(
+                f"- {name}: {', '.join(f'{which} {by:+}' for which, by in shifts.items())}"
+                for name, shifts in best.items()
+            ),
         ]
     lines += ["", f"{time.perf_counter() - began:.0f} s."]
     text = "\n".join(lines) + "\n"
