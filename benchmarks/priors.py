@@ -169,8 +169,8 @@ def main() -> None:
             "",
             scores.round(3).to_markdown(index=False),
             "",
-            f"At most 6 targets, {SPLITS} splits. What is stated for few runs was chosen on these tables, among others.",
-            "The shifts that help the other tables:",
+            f"At most 6 targets, {SPLITS} splits. What is stated for few runs was chosen on these and others. The",
+            "shifts that help the other tables:",
             "",
             *(
                 f"- {name}: {', '.join(f'{which} {by:+}' for which, by in shifts.items())}"
