@@ -26,7 +26,7 @@ import pandas as pd
 
 import whence
 from surrogates import HERE, OnRanks
-from whence.surrogates import averaged
+from whence.surrogates.averaged import weights_by_error
 from whence.surrogates.crossvalidation import _score_squares, cross_validated, fitted, held_runs
 from whence.surrogates.fit import CANDIDATES
 
@@ -56,8 +56,7 @@ def split(table: whence.Outcomes, size: int, seed: int) -> dict[str, float]:
     found = {name: whence.lds(guess, new).mean for name, guess in zip(MEMBERS, guesses, strict=True)}
     for label, n in (("", len(CANDIDATES)), (f" with {RIVAL}", len(MEMBERS))):
         for power in POWERS:
-            averaged.SHARPNESS, averaged.RUNS = power, np.inf
-            weights = averaged.weights_by_error(np.array(squares[:n]), np.full(n, 1 / n), size)
+            weights = weights_by_error(np.array(squares[:n]), np.full(n, 1 / n), power)
             guess = np.einsum("cnt,ct->nt", np.array(guesses[:n]), weights)
             found[f"power {power:g}{label}"] = whence.lds(guess, new).mean
     return found

@@ -239,3 +239,20 @@ def test_tuning_that_starts_elsewhere_ends_at_the_same_predictions():
     assert not np.allclose(others.shared, cold.tuned_.shared, atol=0.05), "the start should be somewhere else"
     assert np.abs(warm.predict(S) - cold.predict(S)).max() < 0.1 * Y.std()
     assert np.mean((warm.predict(S) - cold.predict(S)) ** 2) < 0.001 * Y.var()
+
+
+def test_an_effect_of_even_and_odd_sizes_is_found(monkeypatch):
+    """As in a vote, where ties of an even number count as a no. The prior expects a smooth effect of size."""
+    rng = np.random.default_rng(0)
+    S = np.unique(rng.integers(0, 2, (200, 10)).astype(float), axis=0)
+    rng.shuffle(S)
+    size = S.sum(1)
+    y = 0.5 * (size % 2) + np.tanh(size / 3) + 0.1 * S[:, 0]
+
+    def correlation():
+        model = CombinedSurrogate().fit(S[:100], y[:100])
+        return np.corrcoef(model.predict(S[100:]), y[100:])[0, 1]
+
+    assert correlation() > 0.95
+    monkeypatch.setattr(priors, "SIZE_RATE_START", priors.LEARNED["size rate"][0])
+    assert correlation() < 0.6

@@ -22,8 +22,8 @@ AVERAGE = "average"
 # A member's weight is its held-out mean squared error to the power −(SHARPNESS + n / RUNS), with n held-out subsets.
 # −n/2 would be the likelihood of independent Gaussian errors, but members err together. Ten runs already tell a bad
 # member; what is left at 150 runs is still worth averaging (`benchmarks/weights.py`).
-SHARPNESS, RUNS = 3.0, 15
-# Estimates have a prior weight, which a few held-out runs are a worse judge than: with them, n²/(n + FEW) · TEMPER.
+SHARPNESS, RUNS = 5.0, 15
+# Estimates have a large prior weight, which a few held-out runs must not undo: with them, n²/(n + FEW) · TEMPER.
 TEMPER, FEW = 0.5, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
@@ -31,7 +31,17 @@ OWN = 0.5
 LEAST_WEIGHT = 0.02
 
 
-def weights_by_error(squares: Array, prior: Array, n_subsets: int) -> Array:
+def power(n_subsets: int) -> float:
+    """Return how sharply held-out errors on this many subsets weigh members that saw runs alone."""
+    return SHARPNESS + n_subsets / RUNS
+
+
+def power_beside_estimates(n_subsets: int) -> float:
+    """Return how sharply they weigh members some of which have estimates as well."""
+    return TEMPER * n_subsets**2 / (n_subsets + FEW)
+
+
+def weights_by_error(squares: Array, prior: Array, power: float) -> Array:
     """Return the weight of every member for every target, (C, T).
 
     Parameters
@@ -40,17 +50,16 @@ def weights_by_error(squares: Array, prior: Array, n_subsets: int) -> Array:
         Mean squared errors on held-out runs, in normal scores of the outcome.
     prior : (C,)
         Weights before any run.
-    n_subsets : int
-        How many different subsets were held out.
+    power : float
+        How much errors count.
 
     Examples
     --------
-    >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 30).round(2).ravel().tolist()
+    >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 5.0).round(2).ravel().tolist()
     [0.97, 0.03]
     """
     logs = np.log(squares + 1e-6)
     logs = OWN * logs + (1 - OWN) * logs.mean(1, keepdims=True)
-    power = SHARPNESS + n_subsets / RUNS if np.ptp(prior) == 0 else TEMPER * n_subsets**2 / (n_subsets + FEW)
     belief = np.log(prior)[:, None] - power * logs
     weights = np.exp(belief - belief.max(0))
     return np.asarray(weights / weights.sum(0))

@@ -109,19 +109,21 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], held: Held) -> T
     return trial(name, held, predicted, std, time.perf_counter() - began)
 
 
-def averaged_trial(name: str, trials: Sequence[Trial], prior: Array, held: Held) -> tuple[Trial, Array]:
+def averaged_trial(
+    name: str, trials: Sequence[Trial], prior: Array, power: Callable[[int], float], held: Held
+) -> tuple[Trial, Array]:
     """Return the trial of the average of several candidates, and their weights (C, T).
 
-    Each fold is predicted with the weights that the other folds give.
+    Each fold is predicted with the weights that the other folds give; ``power`` says how sharply so many subsets weigh.
     """
     predicted, std = np.empty((2, *held.table.values.shape))
     values, stds = np.stack([t.predicted for t in trials]), np.stack([t.std for t in trials])
     squares = _score_squares(values, held.table.values)
     subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
     for out in held.masks:
-        others = weights_by_error(squares[:, ~out].mean(1), prior, len(np.unique(subsets[~out])))
+        others = weights_by_error(squares[:, ~out].mean(1), prior, power(len(np.unique(subsets[~out]))))
         predicted[out], std[out] = mixed(values[:, out], stds[:, out], others)
-    weights = weights_by_error(squares.mean(1), prior, len(np.unique(subsets)))
+    weights = weights_by_error(squares.mean(1), prior, power(len(np.unique(subsets))))
     return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
 
 

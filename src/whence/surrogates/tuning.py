@@ -190,8 +190,12 @@ class CombinedKernel:
         """Return the θ of greatest evidence × Gaussian prior(mean, std), shared by the targets, and its objective.
 
         Large tables are tuned on a seeded sample of runs and targets: hyperparameters need far fewer of them than
-        predictions do. The search begins at ``start``, or at the mean of the prior.
+        predictions do. The search begins at ``start``, or at the mean of the prior with `priors.SIZE_RATE_START`.
         """
+        if start is None:
+            start = mean.copy()
+            if self.size_direction is not None:
+                start[self.n_parts + 2] = priors.SIZE_RATE_START
         rows, targets = tuning_sample(Z, max_runs, seed)
         X, Z, counts = X[rows], Z[np.ix_(rows, targets)], counts[rows]
         room = self.room(len(rows))
@@ -204,7 +208,7 @@ class CombinedKernel:
         bounds = list(zip(np.maximum(mean - 4 * std, -12), np.minimum(mean + 4 * std, 6), strict=True))
         found = minimize(
             objective,
-            mean if start is None else start,
+            start,
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
