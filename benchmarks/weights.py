@@ -57,7 +57,7 @@ def split(table: whence.Outcomes, size: int, seed: int) -> dict[str, float]:
     for label, n in (("", len(CANDIDATES)), (f" with {RIVAL}", len(MEMBERS))):
         for power in POWERS:
             averaged.SHARPNESS, averaged.RUNS = power, np.inf
-            weights = averaged.weights_by_error(np.array(squares[:n]), np.full(n, 1 / n), size)
+            weights = averaged.weights_by_error(np.array(squares[:n]), size)
             guess = np.einsum("cnt,ct->nt", np.array(guesses[:n]), weights)
             found[f"power {power:g}{label}"] = whence.lds(guess, new).mean
     return found

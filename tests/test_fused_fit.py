@@ -18,7 +18,7 @@ from whence.errors import DataWarning, InputError
 from whence.evaluation import learning_curve
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fused import FusedSurrogate
-from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED
+from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, fusion_candidates
 from whence.surrogates.rungs import Rung
 from whence.surrogates.trust import _in_doubt, typical_slopes
 
@@ -292,6 +292,34 @@ def test_few_runs_are_no_concern_when_there_are_estimates(learned):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         whence.fit(true_runs(2), estimates=learned)
+
+
+@pytest.mark.slow
+def test_estimates_of_something_else_cost_little_beside_six_true_runs():
+    """Estimates that depend on the subset in another way than the truth, for four targets that are much alike."""
+    lost = []
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        effects = rng.normal(size=(8, 1)) + 0.3 * rng.normal(size=(8, 4))
+        other = rng.normal(size=(8, 4))
+        S = rng.integers(0, 2, (300, 8)).astype(float)
+        runs, new = (whence.Outcomes(S[rows], S[rows] @ effects) for rows in (slice(6), slice(100, None)))
+        misleading = whence.Outcomes(S[20:100], np.tanh((S[20:100] - 0.5) @ other))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            alone, both = whence.fit(runs), whence.fit(runs, estimates=misleading)
+        lost.append(whence.lds(alone, new).mean - whence.lds(both, new).mean)
+    assert np.mean(lost) < 0.06
+
+
+def test_all_runs_tell_whether_estimates_say_anything(learned):
+    runs = true_runs(10)
+    useful, useless = (
+        fusion_candidates((Rung.of("cheap", model, np.array([0])),), np.array([0]))[RANK_FUSED]
+        for model in (learned, whence.fit(estimates(values=lambda C: np.sin(9 * C @ np.arange(6.0)))))
+    )
+    assert useful.usefulness(runs.subsets, runs.values) > 0.95
+    assert useless.usefulness(runs.subsets, runs.values) < 0.5
 
 
 # ---- what it is asked ------------------------------------------------------------------------------------

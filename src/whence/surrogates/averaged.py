@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import expit, logit, softmax
 from sklearn.base import clone
 
 from whence.surrogates.mixture import Array, Mixture
@@ -23,7 +24,7 @@ AVERAGE = "average"
 # −n/2 would be the likelihood of independent Gaussian errors, but members err together. Ten runs already tell a bad
 # member; what is left at 150 runs is still worth averaging (`benchmarks/weights.py`).
 SHARPNESS, RUNS = 3.0, 15
-# Estimates have a prior weight, which a few held-out runs are a worse judge than: with them, n²/(n + FEW) · TEMPER.
+# With estimates, a few held-out runs say less than how all runs line up with them: −TEMPER · n²/(n + FEW).
 TEMPER, FEW = 0.5, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
@@ -31,29 +32,59 @@ OWN = 0.5
 LEAST_WEIGHT = 0.02
 
 
-def weights_by_error(squares: Array, prior: Array, n_subsets: int) -> Array:
+def weights_by_error(squares: Array, n_subsets: int) -> Array:
     """Return the weight of every member for every target, (C, T).
 
     Parameters
     ----------
     squares : (C, T)
         Mean squared errors on held-out runs, in normal scores of the outcome.
-    prior : (C,)
-        Weights before any run.
     n_subsets : int
         How many different subsets were held out.
 
     Examples
     --------
-    >>> weights_by_error(np.array([[0.1], [0.2]]), np.array([0.5, 0.5]), 30).round(2).ravel().tolist()
+    >>> weights_by_error(np.array([[0.1], [0.2]]), 30).round(2).ravel().tolist()
     [0.97, 0.03]
     """
+    return np.asarray(softmax(-(SHARPNESS + n_subsets / RUNS) * _pooled_logs(squares), axis=0))
+
+
+def weights_with_estimates(squares: Array, prior: Array, useful: Array, n_subsets: int) -> Array:
+    """Return the weight of every member for every target, (C, T), where the first few members use estimates.
+
+    Either the estimates say something about a target, or its true runs are all there is to go by. How likely that is
+    decides between the two kinds of members; held-out errors decide within each kind, and between them with many runs.
+
+    Parameters
+    ----------
+    squares : (C, T)
+        Mean squared errors on held-out runs, in normal scores of the outcome.
+    prior : (F,)
+        Weights, before any run, of the members that use estimates.
+    useful : (T,)
+        How likely it is that the estimates say something about the target.
+    n_subsets : int
+        How many different subsets were held out.
+
+    Examples
+    --------
+    >>> squares = np.array([[0.1, 0.1], [0.2, 0.2], [0.2, 0.2]])
+    >>> weights_with_estimates(squares, np.ones(1), np.array([0.1, 0.9]), 10).round(2).tolist()
+    [[0.26, 0.97], [0.37, 0.02], [0.37, 0.02]]
+    """
+    logs, power, n_fused = _pooled_logs(squares), TEMPER * n_subsets**2 / (n_subsets + FEW), len(prior)
+    with_them = softmax(np.log(prior)[:, None] - power * logs[:n_fused], axis=0)
+    without = weights_by_error(squares[n_fused:], n_subsets)
+    gain = (without * logs[n_fused:]).sum(0) - (with_them * logs[:n_fused]).sum(0)
+    share = expit(logit(np.clip(useful, 1e-9, 1 - 1e-9)) + power * gain)
+    return np.concatenate([share * with_them, (1 - share) * without])
+
+
+def _pooled_logs(squares: Array) -> Array:
+    """Logarithms of errors (C, T), those of a target drawn towards the mean over targets."""
     logs = np.log(squares + 1e-6)
-    logs = OWN * logs + (1 - OWN) * logs.mean(1, keepdims=True)
-    power = SHARPNESS + n_subsets / RUNS if np.ptp(prior) == 0 else TEMPER * n_subsets**2 / (n_subsets + FEW)
-    belief = np.log(prior)[:, None] - power * logs
-    weights = np.exp(belief - belief.max(0))
-    return np.asarray(weights / weights.sum(0))
+    return np.asarray(OWN * logs + (1 - OWN) * logs.mean(1, keepdims=True))
 
 
 def mixed(values: Array, stds: Array, weights: Array) -> Moments:

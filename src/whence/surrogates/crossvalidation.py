@@ -19,7 +19,7 @@ from whence.evaluation import LdsInterval, lds, lds_interval, residual_error
 from whence.evaluation.scores import has_std
 from whence.evaluation.statistics import ratio, rounding
 from whence.outcomes import Outcomes
-from whence.surrogates.averaged import mixed, weights_by_error
+from whence.surrogates.averaged import mixed
 from whence.surrogates.kernels import Array
 from whence.surrogates.posterior import HALF_WIDTH, LEVEL, interval_factor
 from whence.surrogates.warp import RankScale
@@ -35,6 +35,8 @@ PRIOR_RUNS = 8
 SPREAD_SUBSETS = 8
 # What targets share is never more than this of what is said of them.
 MOST_SHARED = 0.5
+
+Weigh = Callable[[Array, Outcomes], Array]
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,19 +111,19 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], held: Held) -> T
     return trial(name, held, predicted, std, time.perf_counter() - began)
 
 
-def averaged_trial(name: str, trials: Sequence[Trial], prior: Array, held: Held) -> tuple[Trial, Array]:
+def averaged_trial(name: str, trials: Sequence[Trial], weigh: Weigh, held: Held) -> tuple[Trial, Array]:
     """Return the trial of the average of several candidates, and their weights (C, T).
 
-    Each fold is predicted with the weights that the other folds give.
+    ``weigh`` returns weights by the mean squared errors (C, T) at some runs and the table of these. Each fold is
+    predicted with the weights that the other folds give.
     """
     predicted, std = np.empty((2, *held.table.values.shape))
     values, stds = np.stack([t.predicted for t in trials]), np.stack([t.std for t in trials])
     squares = _score_squares(values, held.table.values)
-    subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
     for out in held.masks:
-        others = weights_by_error(squares[:, ~out].mean(1), prior, len(np.unique(subsets[~out])))
+        others = weigh(squares[:, ~out].mean(1), held.table.rows(~out))
         predicted[out], std[out] = mixed(values[:, out], stds[:, out], others)
-    weights = weights_by_error(squares.mean(1), prior, len(np.unique(subsets)))
+    weights = weigh(squares.mean(1), held.table)
     return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
 
 

@@ -22,14 +22,19 @@ from whence.outcomes import Outcomes, distinct_rows, read_outcomes
 from whence.outcomes.sizes import refuse_extreme, refuse_too_large
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.averaged import AVERAGE, AveragedSurrogate, fitted_average
+from whence.surrogates.averaged import (
+    AVERAGE,
+    AveragedSurrogate,
+    fitted_average,
+    weights_by_error,
+    weights_with_estimates,
+)
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.components import ComponentsSurrogate
 from whence.surrogates.crossvalidation import (
     FEWEST_TO_CHECK,
     SMALL,
-    Held,
-    Trial,
+    Weigh,
     averaged_trial,
     cross_validated,
     fitted,
@@ -41,7 +46,7 @@ from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import COMPONENTS, SIZE_ONLY, TRUE_RUNS, Model, Part
 from whence.surrogates.protocol import Surrogate
-from whence.surrogates.rank_fused import ESTIMATES, FUSED, RANK_FUSED, fusion_candidates
+from whence.surrogates.rank_fused import ESTIMATES, PRIOR, RANK_FUSED, fusion_candidates
 from whence.surrogates.rungs import Rung, learn_rungs
 from whence.surrogates.trust import FEWEST_TO_FUSE
 
@@ -53,9 +58,6 @@ CANDIDATES: Mapping[str, Any] = {
     "kernel": CombinedSurrogate("raw"),
     "kernel on ranks": CombinedSurrogate("rank"),
 }
-# Weights before any run. The fused surrogates contain "estimates" and "kernel": they learn by themselves what estimates
-# are worth, and a few held-out runs are a worse judge of that. Whether estimates need more than a slope is left open.
-PRIOR = dict.fromkeys((FUSED, RANK_FUSED, ESTIMATES), 30.0)
 FEWEST_RUNS = 3
 # This many targets can help each other while runs are few; with many runs, each target has enough of its own.
 FEWEST_TO_SHARE = 10
@@ -226,9 +228,10 @@ def _fit_part(
     trials = {name: cross_validated(name, make, held) for name, make in track(list(makers.items()), "Cross-validating")}
     weights = np.ones((1, len(targets)))
     if len(every) > 1:
-        trials[AVERAGE], weights = _averaged(AVERAGE, every, trials, held)
+        weigh = _weigh_with(fusion) if fusion else _weigh
+        trials[AVERAGE], weights = averaged_trial(AVERAGE, [trials[name] for name in every], weigh, held)
     if fusion:
-        trials[TRUE_RUNS], _ = _averaged(TRUE_RUNS, candidates, trials, held)
+        trials[TRUE_RUNS], _ = averaged_trial(TRUE_RUNS, [trials[name] for name in candidates], _weigh, held)
     elif len(every) > 1 and len(targets) >= FEWEST_TO_SHARE and held.n_subsets <= SMALL:
         every = {**every, COMPONENTS: ComponentsSurrogate()}
         trials[COMPONENTS] = cross_validated(COMPONENTS, partial(fitted, every[COMPONENTS]), held)
@@ -249,9 +252,19 @@ def _unchecked(candidates: Mapping[str, Any], fusion: Mapping[str, Any], n_targe
     return AVERAGE, AveragedSurrogate(candidates, np.full((len(candidates), n_targets), 1 / len(candidates)))
 
 
-def _averaged(name: str, members: Mapping[str, Any], trials: Mapping[str, Trial], held: Held) -> tuple[Trial, Array]:
-    prior = np.array([PRIOR.get(member, 1.0) for member in members])
-    return averaged_trial(name, [trials[member] for member in members], prior / prior.sum(), held)
+def _weigh(squares: Array, table: Outcomes) -> Array:
+    return weights_by_error(squares, len(distinct_rows(table.subsets)[0]))
+
+
+def _weigh_with(fusion: Mapping[str, Any]) -> Weigh:
+    """How to weigh the members that use estimates, which come first, and those that do not."""
+    prior = np.array([PRIOR[name] for name in fusion])
+
+    def weigh(squares: Array, table: Outcomes) -> Array:
+        useful = fusion[RANK_FUSED].usefulness(table.subsets, table.values)
+        return weights_with_estimates(squares, prior, useful, len(distinct_rows(table.subsets)[0]))
+
+    return weigh
 
 
 def _fitted_unseen(candidate: Any, table: Outcomes) -> Any:

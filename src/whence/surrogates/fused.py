@@ -32,7 +32,7 @@ from whence.surrogates.posterior import HALF_WIDTH, LEVEL, Posterior
 from whence.surrogates.protocol import Moments, Places, Remainder, Surrogate
 from whence.surrogates.remainders import remainder_effects
 from whence.surrogates.rungs import Rung
-from whence.surrogates.slopes import Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
+from whence.surrogates.slopes import USELESS, Slopes, learn_slopes, pooled_variance, tamed, typical_ratio
 
 # A kernel on the residuals of estimates needs this many true runs of different subsets.
 KERNEL_RUNS = 4
@@ -57,6 +57,8 @@ class FusedSurrogate(Surrogate):
         The estimates, for the targets that are fitted.
     kernel : bool
         Whether what the estimates leave over depends on the subset; else it is a level and noise.
+    useless : float
+        How likely it is, before any run, that the estimates say nothing about a target.
     random_state : int
 
     Attributes
@@ -78,14 +80,17 @@ class FusedSurrogate(Surrogate):
     True
     """
 
-    def __init__(self, rungs: tuple[Rung, ...], *, kernel: bool = True, random_state: int = 0) -> None:
+    def __init__(
+        self, rungs: tuple[Rung, ...], *, kernel: bool = True, useless: float = USELESS, random_state: int = 0
+    ) -> None:
         self.rungs = rungs
         self.kernel = kernel
+        self.useless = useless
         self.random_state = random_state
 
     def __sklearn_clone__(self) -> FusedSurrogate:
         """The same surrogate, not fitted. Its rungs stay as they are: true runs have no part in them."""
-        return FusedSurrogate(self.rungs, kernel=self.kernel, random_state=self.random_state)
+        return FusedSurrogate(self.rungs, kernel=self.kernel, useless=self.useless, random_state=self.random_state)
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> FusedSurrogate:
         """Return self, fitted to subsets X (m, K) and true outcomes y (m,) or (m, T); m may be 0."""
@@ -101,11 +106,11 @@ class FusedSurrogate(Surrogate):
         signal = np.array([rung.signal.mean() for rung in self.rungs])
         with_kernel = self.kernel and len(S) >= KERNEL_RUNS
         residual: PosteriorSurrogate = _Level().fit(S, Y, counts)
-        self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
+        self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal, self.useless)
         for _ in range(ROUNDS if with_kernel else 0):
             residual = CombinedSurrogate(random_state=self.random_state)
             residual.fit(S, tamed(Y - self._sloped(C)), counts)
-            self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal)
+            self.slopes_ = _slopes(residual, C, tamed(Y), spread, scale, overlap, signal, self.useless)
         rest = tamed(Y - self._sloped(C))
         if with_kernel:
             # A slope, a level and a kernel were fitted to the same runs that say how far off they are (Student's t).
@@ -305,7 +310,14 @@ class _Level(PosteriorSurrogate):
 
 
 def _slopes(
-    residual: PosteriorSurrogate, C: Array, Y: Array, spread: Array, scale: Array, overlap: Array, signal: Array
+    residual: PosteriorSurrogate,
+    C: Array,
+    Y: Array,
+    spread: Array,
+    scale: Array,
+    overlap: Array,
+    signal: Array,
+    useless: float,
 ) -> Slopes:
     """Slopes of the truth Y (m, T) on estimates C (R, m, T), given the process of what they leave over."""
     white_c, white_y = np.empty_like(C), np.empty_like(Y)
@@ -315,7 +327,7 @@ def _slopes(
         white_y[:, at] = size * _whitened(posterior, Y[:, at])
         for white, values in zip(white_c, C, strict=True):
             white[:, at] = size * _whitened(posterior, values[:, at])
-    return learn_slopes(white_c, white_y, spread, scale, overlap, signal)
+    return learn_slopes(white_c, white_y, spread, scale, overlap, signal, useless)
 
 
 def _rest(rung: Rung, order: int, mixture: Mixture) -> Array:

@@ -96,7 +96,15 @@ def pooled_variance(variance: Array, expected: Array, n_runs: int) -> Array:
     return own * variance + prior * np.where(known, typical * expected, variance)
 
 
-def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, overlap: Array, signal: Array) -> Slopes:
+def learn_slopes(
+    estimates: Array,
+    truth: Array,
+    spread: Array,
+    scale: Array,
+    overlap: Array,
+    signal: Array,
+    useless: float = USELESS,
+) -> Slopes:
     """Return the slopes of the truth on the estimates.
 
     With combination b and correlation r, the truth is r·scale·(Σ_r b_r c_r / spread_r) / norm + √(1 − r²)·scale·δ: what
@@ -114,6 +122,8 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
         Correlation of the kinds of estimates with each other.
     signal : (R,)
         How clearly each kind depends on the subset at all, from 0 to 1.
+    useless : float
+        How likely it is at first that there is no relation.
 
     Examples
     --------
@@ -134,7 +144,7 @@ def learn_slopes(estimates: Array, truth: Array, spread: Array, scale: Array, ov
     directions = shares / norms[:, None]
     grid = np.concatenate([np.zeros((1, n_rungs)), (CORRELATIONS[:, None, None] * directions).reshape(-1, n_rungs)])
     left = np.concatenate([[1.0], np.repeat(1 - CORRELATIONS**2, len(shares))])
-    useful = np.tile(shares @ signal, len(CORRELATIONS)) * (1 - USELESS) / (len(grid) - 1)
+    useful = np.tile(shares @ signal, len(CORRELATIONS)) * (1 - useless) / (len(grid) - 1)
     prior = np.concatenate([[1 - useful.sum()], useful])
 
     if freedom < 1:
