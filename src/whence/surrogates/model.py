@@ -323,5 +323,5 @@ class Model(Shown):
             f"On held-out runs: rank correlation {q['lds']:.2f} (on new runs probably {q['lds_low']:.2f} to "
             f"{q['lds_high']:.2f}; {beside}), "
             f"residual error {q['residual_error']:.2f} of the variance{intervals}. "
-            f"{trust(q['lds'], self.n_subsets, complete=self.is_complete)}"
+            f"{trust(q['lds'], self.n_subsets, error=q['residual_error'], complete=self.is_complete)}"
         )
