@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -108,6 +109,23 @@ def test_an_interval_reaches_further_on_both_sides_where_outcomes_are_not_normal
     power = norm.ppf([0.75, 1 - TAIL]) ** 1.5
     longer = power[1] / power[0] / (norm.ppf(1 - TAIL) / norm.ppf(0.75))
     np.testing.assert_allclose(_tails(np.sign(normal) * np.abs(normal) ** 1.5), longer, rtol=0.02)
+
+
+@pytest.mark.parametrize("up", [True, False])
+def test_an_interval_reaches_further_on_the_better_side_where_high_predictions_were_too_low(up):
+    """A product of effects, as a sum of them sees it: the best is better than predicted, and the worst not worse."""
+    rng = np.random.default_rng(3)
+    S = rng.integers(0, 2, (60, 10)).astype(float)
+    y = np.exp(S @ rng.normal(size=10) * 0.6) * (1 if up else -1)
+    model = whence.fit(whence.Outcomes(S, y, maximize=up), surrogate=whence.AdditiveSurrogate())
+    subset = whence.select(model).subset
+    expected, low, high = expected_of_chosen(model, subset)
+    turned = replace(model, outcomes=replace(model.outcomes, maximize=(not up,)))
+    _, other_low, other_high = expected_of_chosen(turned, subset)
+    better, worse = (high, low) if up else (low, high)
+    other_better, other_worse = (other_high, other_low) if up else (other_low, other_high)
+    assert abs(better - expected)[0] > abs(other_better - expected)[0]
+    np.testing.assert_allclose(worse, other_worse)
 
 
 def test_a_run_of_the_subset_counts_for_as_much_as_its_noise_allows():

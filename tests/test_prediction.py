@@ -47,6 +47,32 @@ def test_intervals_hold_their_share_of_a_normal_distribution(model, level):
     np.testing.assert_allclose((low + high) / 2, found.predicted)
 
 
+@pytest.mark.parametrize(("unit", "name"), [(1.0, "accuracy"), (100.0, "success_rate")])
+def test_intervals_of_rates_end_where_rates_do(unit, name):
+    S = whence.Exhaustive().draw(4)
+    rates = unit / (1 + np.exp(4 * (S[:, 1] - S[:, 0]) + np.sin(20 * S @ np.arange(4.0))))
+    named, unnamed = (whence.fit(whence.Outcomes(S, rates, TASKS, [each], [each])) for each in (name, "gain"))
+    (low, high), (lowest, highest) = (whence.predictions(each, S).interval() for each in (named, unnamed))
+    assert lowest.min() < 0, "which would be nonsense of a rate"
+    assert highest.max() > unit
+    np.testing.assert_allclose(low, np.clip(lowest, 0, unit))
+    np.testing.assert_allclose(high, np.clip(highest, 0, unit))
+    best = whence.select(named, size=2)
+    for value in (best.expected, best.low, best.high):
+        assert 0 <= value[0] <= unit
+
+
+def test_only_what_is_called_a_rate_and_is_one_has_bounds():
+    S = np.eye(3)
+    values = np.column_stack([[0.1, 0.5, 1.0], [0.1, 0.5, 1.2], [10.0, 50.0, 90.0], [-0.1, 0.5, 0.9], [0.1, 0.5, 0.9]])
+    names = ["acc", "success", "f1", "accuracy", "reward"]
+    bounds = whence.Outcomes(S, values, target_names=names).bounds
+    free = [-np.inf, np.inf]
+    np.testing.assert_array_equal(bounds, [[0, 1], [0, 100], [0, 100], free, free])
+    empty = whence.Outcomes(np.empty((0, 3)), np.empty((0, 1)), target_names=["acc"]).bounds
+    np.testing.assert_array_equal(empty, [free])
+
+
 def test_the_frame_has_a_row_per_subset_and_target_with_the_subset_in_words(model):
     found = whence.predictions(model, [["code"], ["code", "math", "law", "news"], []])
     frame = found.to_frame()

@@ -136,7 +136,10 @@ def test_how_far_to_trust_it_is_what_was_held_out(case):
         runs, places = np.flatnonzero(np.isfinite(predicted[:, t])), document["targets"][t]["answer"]["places"]
         mean, half = predicted[runs, t], HALF_WIDTH * std[runs, t]
         np.testing.assert_array_equal(unpacked(found["runs"]), runs)
-        for sent, expected in zip(intervals(found), (mean, mean - half, mean + half), strict=True):
+        bounds = model.outcomes.bounds[t]
+        assert document["targets"][t]["bounds"] == (bounds.tolist() if np.isfinite(bounds).all() else None)
+        ends = np.clip([mean - half, mean + half], *bounds)
+        for sent, expected in zip(intervals(found), (mean, *ends), strict=True):
             np.testing.assert_allclose(sent, expected.round(places), atol=1e-9)
         off = np.abs(model.outcomes.values[runs, t] - mean)
         np.testing.assert_array_equal(unpacked(found["off"]), (off / std[runs, t]).round(1))
@@ -229,7 +232,8 @@ def test_what_is_shown_of_one_target(browser, case):
         for i, row in enumerate(cells(page, "#next-table")):
             mean, std = suggested.predicted[i, t], suggested.std[i, t]
             assert row[3] == number(mean, places)
-            assert row[4] == span(mean - HALF_WIDTH * std, mean + HALF_WIDTH * std, places)
+            ends = np.clip([mean - HALF_WIDTH * std, mean + HALF_WIDTH * std], *model.outcomes.bounds[t])
+            assert row[4] == span(*ends, places)
         predicted, std = model.held_out()
         for run, measured, said, off, _ in cells(page, "#worst table"):
             at = (int(run) - 1, t)

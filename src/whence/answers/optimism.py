@@ -3,8 +3,10 @@
 The prediction of a subset chosen as the best is partly chance, and it lies where runs are few. How predictions that
 high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
 of the prediction, correct the prediction and say how wide its interval has to be. Where outcomes have a long tail on
-one side, the interval reaches further on that side. Where the subset itself was run, its own outcomes count for as much
-as their noise allows, and not for more; where replicates tell that noise, what other predictions came to counts less.
+one side, the interval reaches further on that side. Where the highest predictions were too low, it reaches further on
+the better side: what grows ever faster is best where no run is. Where the subset itself was run, its own outcomes count
+for as much as their noise allows, and not for more; where replicates tell that noise, what other predictions came to
+counts less.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from whence.surrogates.posterior import LEVEL
 # logarithm of its variance. Set on simulated tables (benchmarks/calibration.py), where they make the expected outcome
 # right on average and its intervals hold.
 MEAN_PRIOR, VARIANCE_PRIOR = 0.1, 0.2
+# The same prior for how far the better end may lie beyond what is expected.
+BETTER_PRIOR = 0.5
 # The std at the chosen subset is at least this share of the typical one of held-out runs predicted about as high.
 LEAST_STD = 0.7
 # Heights are cut at this many standard deviations of held-out predictions, beyond which the parabola is not reliable.
@@ -38,6 +42,7 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
     """Return the outcome to expect of new runs of a chosen subset, and the ends of its 90% interval, all (T,)."""
     predicted, std = (moment[0] for moment in model.predict_quietly(subset[None], return_std=True))
     expected, half_width, tails = predicted.copy(), np.empty(len(predicted)), np.ones((len(predicted), 2))
+    beyond, up = np.zeros(len(predicted)), np.array(model.maximize)
     held_out, held_out_std = model.held_out()
     own = (model.outcomes.subsets == subset).all(1)
     for t in range(len(predicted)):
@@ -59,23 +64,31 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
         heights = (np.append(mean, predicted[t]) - center) / scale
         tails[t] = _tails(values)
         shares = _shares(model.outcomes.subsets[known])
-        shift, stretch, freedom = _curve((values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST), shares)
+        errors, heights = (values - mean) / spread, np.clip(heights, -HIGHEST, HIGHEST)
+        shift, stretch, freedom = _curve(errors, heights, shares)
+        sign = 1 if up[t] else -1
+        # What the better end may lie beyond is as uncertain as it is large.
+        beyond[t] = 2 * width * others * max(sign * (_curve(errors, heights, shares, BETTER_PRIOR)[0] - shift), 0.0)
         expected[t] += width * shift * others
         half_width[t] = width * stretch**others * _student(freedom)
         tails[t] **= others
-    return expected, expected - half_width * tails[:, 0], expected + half_width * tails[:, 1]
+    within = model.outcomes.within_bounds
+    low = expected - half_width * tails[:, 0] - np.where(up, 0.0, beyond)
+    high = expected + half_width * tails[:, 1] + np.where(up, beyond, 0.0)
+    return within(expected), within(low), within(high)
 
 
-def _curve(errors: Array, heights: Array, shares: Array) -> tuple[float, float, float]:
+def _curve(errors: Array, heights: Array, shares: Array, mean_prior: float = MEAN_PRIOR) -> tuple[float, float, float]:
     """Return mean, std and degrees of freedom of the error at the last of the heights.
 
     Errors (n,) are those at the other heights, in standard deviations of a new run, and count for as much as their
     ``shares`` (n,). Their mean is a parabola over the height and the logarithm of their variance a line, both close to
-    zero a priori; both are fitted in turn. The mean is counted as uncertain by as much as it is large.
+    zero a priori, the mean by ``mean_prior``; both are fitted in turn. The mean is counted as uncertain by as much as
+    it is large.
     """
     basis = np.stack([np.ones_like(heights), heights, (heights**2 - 1) / 2], axis=1)
     X, x, U, u = basis[:-1], basis[-1], basis[:-1, :2], basis[-1, :2]
-    precision, prior = np.eye(3) / MEAN_PRIOR**2, np.diag([1.0, 1 / VARIANCE_PRIOR**2])
+    precision, prior = np.eye(3) / mean_prior**2, np.diag([1.0, 1 / VARIANCE_PRIOR**2])
     information = (U.T * shares) @ U / 2 + prior
     log_variance = np.zeros(2)
     for _ in range(50):

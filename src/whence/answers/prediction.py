@@ -40,9 +40,13 @@ class Predictions(Shown):
     measured: Array
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """Return the ends of the intervals that hold a new run with this probability, (n, T) each."""
+        """Return the ends of the intervals that hold a new run with this probability, (n, T) each.
+
+        Those of accuracies and other rates end at 0 and 1 (`Outcomes.bounds`), as a run does.
+        """
         half = float(ndtri((1 + level) / 2)) * self.std
-        return self.predicted - half, self.predicted + half
+        within = self.runs.within_bounds
+        return within(self.predicted - half), within(self.predicted + half)
 
     def to_frame(self, level: float = 0.9) -> pd.DataFrame:
         """Return one row per subset and target; ``name`` is the subset in words."""

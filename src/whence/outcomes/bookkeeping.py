@@ -45,6 +45,8 @@ LOWER |= {"rmse", "latency", "wer", "cer", "fid", "ece", "brier", "toxicity", "v
 HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores", "bleu"}
 HIGHER |= {"precision", "recall", "rouge", "success", "winrate", "em", "map", "ndcg", "r2", "mrr", "iou", "miou", "mcc"}
 HIGHER |= {"top1", "top5", "chrf", "comet", "psnr", "ssim", "genauigkeit"}
+RATES = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "success", "rate", "winrate", "em", "map"}
+RATES |= {"ndcg", "mrr", "iou", "miou", "top1", "top5", "genauigkeit"}
 # Names of benchmarks say which way is better, but tasks have them too.
 BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
 BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}
@@ -71,6 +73,16 @@ def higher_is_better(name: str) -> bool:
         return "↑" in name
     words = {*words_of(name), *words_of(name.lower())}
     return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | _WEIGHTS)
+
+
+def is_rate(name: str) -> bool:
+    """Whether an outcome is called as shares are, which lie between 0 and 1 or 0 and 100%.
+
+    >>> is_rate("eval/accuracy"), is_rate("success_rate"), is_rate("gsm8k"), is_rate("reward"), is_rate("loss")
+    (True, True, True, False, False)
+    """
+    words = {*words_of(name), *words_of(name.lower())}
+    return bool(words & (RATES | BENCHMARKS)) and not words & (LOWER - {"err", "error", "errors"})
 
 
 def is_outcome(name: str) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import InputError, counted, some_of
+from whence.outcomes.bookkeeping import is_rate
 from whence.outcomes.checks import (
     Directions,
     Floats,
@@ -138,6 +139,29 @@ class Outcomes(Shown):
     def is_mixture(self) -> bool:
         """Whether rows are weights of one total: shares or percent up to rounding, or amounts."""
         return is_mixture(self.subsets)
+
+    @property
+    def bounds(self) -> Floats:
+        """The least and the greatest possible value of every target, (T, 2); infinite where it has none.
+
+        A target has bounds if it is called as accuracies and other rates are, and all its values lie between 0 and 1,
+        or between 0 and 100.
+
+        Examples
+        --------
+        >>> Outcomes([[1, 0], [0, 1]], [[0.9, 0.2], [0.8, 0.3]], target_names=["acc", "loss"]).bounds.tolist()
+        [[0.0, 1.0], [-inf, inf]]
+        """
+        bounds = np.tile([-np.inf, np.inf], (self.n_targets, 1))
+        for t, name in enumerate(self.target_names):
+            known = self.values[~np.isnan(self.values[:, t]), t]
+            if len(known) and is_rate(name) and known.min() >= 0 and known.max() <= 100:
+                bounds[t] = 0.0, 1.0 if known.max() <= 1 else 100.0
+        return bounds
+
+    def within_bounds(self, values: Floats) -> Floats:
+        """Return values (…, T) of the targets, such as the ends of intervals, with none beyond its bounds."""
+        return np.clip(values, *self.bounds.T)
 
     def on_simplex(self) -> Outcomes:
         """Table with shares that sum to 1 in every run, if it has mixtures in shares or percent; else the table itself.

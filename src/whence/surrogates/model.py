@@ -300,7 +300,7 @@ class Model(Shown):
         for part in self.parts:
             whose = "" if len(self.parts) == 1 else f" for {some_of([self.target_names[t] for t in part.targets])}"
             if part.name == AVERAGE:
-                shares = {name: float(share.mean()) for name, share in part.weights.items()}
+                shares = {name: float(share.mean()) for name, share in part.weights.items() if share.mean() >= 0.005}
                 listed = sorted(shares.items(), key=lambda item: -item[1])
                 lines.append(f"Average{whose}: {', '.join(f'{name} {share:.0%}' for name, share in listed)}.")
             else:
@@ -323,5 +323,5 @@ class Model(Shown):
             f"On held-out runs: rank correlation {q['lds']:.2f} (on new runs probably {q['lds_low']:.2f} to "
             f"{q['lds_high']:.2f}; {beside}), "
             f"residual error {q['residual_error']:.2f} of the variance{intervals}. "
-            f"{trust(q['lds'], self.n_subsets, complete=self.is_complete)}"
+            f"{trust(q['lds'], self.n_subsets, error=q['residual_error'], complete=self.is_complete)}"
         )

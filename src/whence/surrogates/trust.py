@@ -23,23 +23,29 @@ TRUST = (
     (0.25, "Weak: trust only the largest effects."),
     (-np.inf, "Too weak to act on: the runs do not determine these outcomes."),
 )
+# Ranks may be right where values are not: beyond this share of the variance, predictions are good for ranking at best.
+LARGE_ERROR = 0.5
 # A rank correlation of fewer subsets than this is itself uncertain by tenths.
 FEW_SUBSETS = 20
 
 
-def trust(correlation: float, n_subsets: int, *, complete: bool = False) -> str:
+def trust(correlation: float, n_subsets: int, *, error: float = np.nan, complete: bool = False) -> str:
     """Return in words how far to trust a rank correlation on held-out runs of this many subsets; it may be NaN.
 
-    ``complete`` says that every subset was run, so that nothing has to be predicted.
+    ``error`` is the residual error there, a share of the variance, and ``complete`` says that every subset was run, so
+    that nothing has to be predicted.
 
     Examples
     --------
+    >>> trust(0.6, 50) == trust(0.95, 50, error=0.8)
+    True
     >>> trust(0.6, 50)
     'Good for ranking subsets; check the chosen one with a real run.'
     """
     if complete:
         return COMPLETE
-    words = next((words for bound, words in TRUST if correlation >= bound), UNCHECKED)
+    levels = TRUST[1:] if error > LARGE_ERROR else TRUST
+    words = next((words for bound, words in levels if correlation >= bound), UNCHECKED)
     if words != UNCHECKED and n_subsets < FEW_SUBSETS:
         words += f" Judged on {n_subsets} subsets only, so this score is itself uncertain."
     return words

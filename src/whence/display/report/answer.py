@@ -159,7 +159,9 @@ def trust_in_words(facts: Facts) -> str:
         if math.isfinite(facts.ceiling):
             noise = f"Repeated runs allow a rank correlation of at most {facts.ceiling:.2f}."
         return f"Every subset like these was measured, so no answer is extrapolated. {noise}"
-    return UNCHECKED if math.isnan(facts.correlation) else trust(facts.correlation, facts.n_subsets)
+    if math.isnan(facts.correlation):
+        return UNCHECKED
+    return trust(facts.correlation, facts.n_subsets, error=facts.error)
 
 
 def more_runs_in_words(facts: Facts) -> str:

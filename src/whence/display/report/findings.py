@@ -101,7 +101,10 @@ def collect(
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return {
         "runs": _runs(model) | {"values": pack(shown.outcomes.values.T)},
-        "targets": [_target(facts, model.outcomes, scores) for facts in known],
+        "targets": [
+            _target(facts, model.outcomes, scores) | {"bounds": ends if np.isfinite(ends).all() else None}
+            for facts, ends in zip(known, shown.outcomes.bounds, strict=True)
+        ],
         "attribution": _attribution(scores),
         "pairs": pairs,
         "trust": _trust(shown, known, ceiling, curve) | {"estimates": trust_in_estimates(model) if model.rungs else ""},
@@ -280,11 +283,12 @@ def _held_out(model: Model, known: list[Facts]) -> list[Document]:
     for t, facts in enumerate(known):
         runs = np.flatnonzero(np.isfinite(predicted[:, t]))
         mean, spread = predicted[runs, t], std[runs, t]
+        low, high = np.clip([mean - HALF_WIDTH * spread, mean + HALF_WIDTH * spread], *model.outcomes.bounds[t])
         off = np.abs(model.outcomes.values[runs, t] - mean) / np.maximum(spread, max(least[t], 1e-300))
         found.append(
             {
                 "runs": pack(runs, "u32"),
-                **pack_intervals(mean, mean - HALF_WIDTH * spread, mean + HALF_WIDTH * spread, facts.places),
+                **pack_intervals(mean, low, high, facts.places),
                 "off": pack_shown(off, 1),
                 "outside": pack(off > HALF_WIDTH, "bits"),
                 "widest": float(np.fmax.reduce(spread, initial=0.0)),

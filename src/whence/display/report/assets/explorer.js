@@ -2,6 +2,12 @@
 
 const NORMAL_90 = 1.6448536269514722; // half the width of a 90% interval, in standard deviations
 
+// The ends of a 90% interval; those of a rate lie within its bounds.
+function ends(mean, std, target) {
+  const [least, most] = target.bounds || [-Infinity, Infinity];
+  return [mean - NORMAL_90 * std, mean + NORMAL_90 * std].map((end) => Math.min(Math.max(end, least), most));
+}
+
 class Explorer {
   constructor(report, state, changed) {
     this.report = report;
@@ -254,7 +260,7 @@ class Explorer {
   showResult(ready) {
     const { report, state, target } = this;
     const { places } = target.answer;
-    const [low, high] = [this.mean - NORMAL_90 * this.std, this.mean + NORMAL_90 * this.std];
+    const [low, high] = ends(this.mean, this.std, target);
     const interval = ready ? `90% interval ${span(low, high, places)}` : "interval: computing …";
     put(
       this.result,

@@ -29,7 +29,7 @@ function showNext(report, state, actions) {
       link(() => actions.explore(subset), report.subsetName(subset, 10)),
       String(subset.filter((w) => w > 0).length),
       number(middle[at], answer.places),
-      span(middle[at] - NORMAL_90 * std[at], middle[at] + NORMAL_90 * std[at], answer.places),
+      span(...ends(middle[at], std[at], report.targets[state.target]), answer.places),
     ];
   });
   fill(
