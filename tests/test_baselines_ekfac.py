@@ -160,8 +160,9 @@ def test_damping_as_a_share_of_the_mean_eigenvalue():
     found = ekfac_solve(curvature, right, relative=0.5)
     curvature.shift += 0.5 * mean
     torch.testing.assert_close(found, ekfac_solve(curvature, right))
-    with pytest.raises(InputError, match=r"'relative_damping' parameter of EKFAC must be a finite number, 0 or more"):
-        EKFAC(relative_damping=-1.0)
+    for wrong in (-1.0, float("nan"), "much"):
+        with pytest.raises(InputError, match=r"'relative_damping' parameter of EKFAC must be a finite number"):
+            EKFAC(relative_damping=wrong)
 
 
 @pytest.mark.parametrize("per_query", [False, True])

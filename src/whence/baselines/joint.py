@@ -186,7 +186,7 @@ class JointScores(OutcomeFn):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InputError(f"must be 1 or more. Got {value!r} instead.", parameter=name, of="JointScores")
         places = KINDS[method].at if at is None else (at,) if isinstance(at, (int, float)) else tuple(at)
-        if not places or not all(0 < share <= 1 for share in places):
+        if not places or not all(isinstance(share, (int, float)) and 0 < share <= 1 for share in places):
             raise InputError(f"must be above 0 and at most 1. Got {at!r} instead.", parameter="at", of="JointScores")
         if checkpoints and len(checkpoints) != len(places):
             raise InputError(
@@ -336,7 +336,7 @@ def _step(share: float, steps: int) -> int:
 
 
 def _mean(found: Sequence[Scores]) -> Scores:
-    """The mean of scores of the same tasks and targets, each in units of its own size, and by its agreement with others.
+    """The mean of scores of the same tasks and targets, in units of their size and by their agreement with the others.
 
     The weights are the first principal component of the scores. So neither a point with large gradients nor one at
     which the run has not learned yet spoils the mean.

@@ -156,12 +156,10 @@ class EKFAC(Solver):
     relative_damping: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.relative_damping) and self.relative_damping >= 0):
-            raise InputError(
-                f"must be a finite number, 0 or more. Got {self.relative_damping!r} instead.",
-                parameter="relative_damping",
-                of="EKFAC",
-            )
+        given = self.relative_damping
+        if not (isinstance(given, (int, float)) and math.isfinite(given) and given >= 0):
+            message = f"must be a finite number, 0 or more. Got {given!r} instead."
+            raise InputError(message, parameter="relative_damping", of="EKFAC")
 
     def solve(self, curvature: Curvature, right: Tensor, *, damping: float, seed: int) -> Solved:
         return Solved(ekfac_solve(curvature, right, relative=self.relative_damping, seed=seed), math.nan, 0)
