@@ -35,7 +35,7 @@ def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
             kind = ", the paper's size" if "paper" in file else ""
             recorded = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
             found |= {name + kind: own for name, own in recorded.items()}
-    columns = min(4, len(found))
+    columns = 4 if len(found) > 6 else min(3, len(found))
     rows = -(-len(found) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows), sharey=True, squeeze=False)
     for axis in axes.flat[len(found) :]:

@@ -255,6 +255,7 @@ def test_tasks_in_another_order_are_told_apart_by_their_names():
     [
         ({"method": "influenze"}, "There are no scores 'influenze'. Did you mean 'influence'?"),
         ({"at": 0.0}, "must be above 0 and at most 1. Got 0.0 instead"),
+        ({"at": "half"}, "must be above 0 and at most 1. Got 'half' instead"),
         ({"runs": 0}, "must be 1 or more. Got 0 instead"),
         ({"examples": 0}, "must be 1 or more. Got 0 instead"),
     ],

@@ -51,7 +51,7 @@ MIXES = (
     ("trak",),
 )
 SCORES = 1 / 2
-# Of true runs fused with estimates, or alone, by their number: problems of scores.md that nothing was chosen on.
+# Of true runs fused with estimates, or alone, by their number: small models of scores.md that nothing was chosen on.
 MEASURED: dict[tuple[str, ...], dict[int, Evidence]] = {
     (): {
         3: (0.19, 0.15, 0.24), 5: (0.32, 0.25, 0.36), 10: (0.43, 0.29, 0.50), 20: (0.55, 0.41, 0.61),
