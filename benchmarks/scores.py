@@ -17,7 +17,8 @@ the mean of the four quarters of a run) or at its half, whichever cost at most h
 were chosen on simulated worlds (fusion.py). How points are averaged and the default mix were chosen on the problems
 marked "chosen on". There a damping of influence functions by 0.1 or 0.3 of the mean eigenvalue was equally good, and a
 fixed one of 0.001 slightly better; 0.3 was taken with the other problems in view, so that influence functions may be
-slightly better on these than elsewhere. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price here.
+slightly better on these than elsewhere. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price
+here.
 """
 
 from __future__ import annotations
