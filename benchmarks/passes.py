@@ -6,9 +6,9 @@ really costs where it is run is measured: `whence estimate`, by `whence.ladder.p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from whence.baselines.joint import CURVED
+from whence.baselines.joint import CURVED, QUARTERS
 from whence.ladder.methods import Setup
 from whence.ladder.probes import Price  # here in passes of one example, not in seconds
 
@@ -83,8 +83,9 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     (as much work as K examples) and the queries. GradEx takes a gradient of every output of every example, or their
     products with every direction, and for each subset a solve on these features. Along a run it takes the run, a
     gradient of every example at as many points as make up its directions, and features at three of them, each the
-    product with every direction. Scores take a run up to the last of the points ``at`` that they are found at, and at
-    each a gradient of every example and query; those of EK-FAC two more of about a thousand examples, for its factors.
+    product with every direction. Scores take a run up to the last of the points ``at`` that they are found at (of
+    quarters, "-along" and for TracIn), and at each a gradient of every example and query; those of EK-FAC two more of
+    about a thousand examples, for its factors.
     Merging is K runs, and then what one step takes for each subset; where outputs and not weights are merged, it takes
     the queries once for each run, and their sums for each subset.
 
@@ -92,8 +93,8 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     --------
     >>> work = Workload(10, 1000, 100, 5, n_params=10_000, n_trained=10_000, run_examples=3200, steps=100)
     >>> {name: round(price.total(500)) for name, price in prices(work).items()}  # doctest: +NORMALIZE_WHITESPACE
-    {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'influence': 14100, 'trak': 8100, 'tracin': 8100,
-     'merge': 151000, 'retrain': 4850000}
+    {'one-step': 72000, 'gradex': 3846600, 'gradex-along': 14991100, 'influence': 14100, 'trak': 8100,
+     'influence-along': 46800, 'trak-along': 22800, 'tracin': 22800, 'merge': 151000, 'retrain': 4850000}
     """
     vectors = 4.0 * work.n_tasks * work.n_trained
     examples = work.n_examples + work.n_queries
@@ -108,10 +109,12 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
     if work.run_examples is not None:
         run = float(TRAINED_ONCE * work.run_examples)
         found.append(_along(work, run))
-        gradients, joint = float(TRAINED_ONCE * examples), max(at) * run
-        factors = 2.0 * TRAINED_ONCE * min(work.n_examples, CURVED)
-        found.append(Price("influence", joint + len(at) * (gradients + factors), 0.0, vectors))
-        found += [Price(name, joint + len(at) * gradients, 0.0) for name in ("trak", "tracin")]
+        gradients, factors = float(TRAINED_ONCE * examples), 2.0 * TRAINED_ONCE * min(work.n_examples, CURVED)
+        for words, points in (("", at), ("-along", QUARTERS)):
+            joint, each = max(points) * run, len(points)
+            found.append(Price(f"influence{words}", joint + each * (gradients + factors), 0.0, vectors))
+            found.append(Price(f"trak{words}", joint + each * gradients, 0.0))
+        found.append(replace(found[-1], method="tracin"))
         found.append(_merge(work, run, forward, vectors))
         found.append(Price("retrain", 0.0, run + work.n_queries))
     return {price.method: price for price in found}

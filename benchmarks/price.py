@@ -22,8 +22,8 @@ LINES = {  # curve: words, colour
     "merge": ("task vectors (a quarter of the steps), fused", "tab:green"),
     "trak": ("TRAK of one joint run, fused", "tab:orange"),
     "influence": ("EK-FAC influence of one joint run, fused", "tab:blue"),
-    "influence, trak": ("both, fused: the default mix", "black"),
 }
+MIX = "the default mix for this price, fused"
 
 
 @plt.style.context("default")  # whatever else was drawn in this process
@@ -35,7 +35,7 @@ def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
             kind = ", the paper's size" if "paper" in file else ""
             recorded = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
             found |= {name + kind: own for name, own in recorded.items()}
-    columns = min(4, len(found))
+    columns = 4 if len(found) > 6 else min(3, len(found))
     rows = -(-len(found) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows), sharey=True, squeeze=False)
     for axis in axes.flat[len(found) :]:
@@ -48,6 +48,8 @@ def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
             alone = own["alone"].get(curve if curve != "merge" else "merge, a quarter")
             if alone is not None:
                 axis.plot(alone["price"], alone["lds"], "x", color=colour)
+        mix = own["mix"]
+        axis.plot([*map(int, mix)], [one["lds"] for one in mix.values()], "o-", color="black", label=MIX, markersize=4)
         axis.set_title(name + " *" * (name in CHOSEN_ON), fontsize=10)
         axis.set_xlabel("total price, in true runs")
         axis.set_xscale("log")

@@ -9,13 +9,16 @@
 Truth: the loss of each query after training on 60 to 100 subsets, mean of two seeds; of three at the paper's size. LDS
 is the rank correlation with it for each query, in the mean; whatever learns from true runs sees one seed of runs
 outside of the fifth that it is judged on. Prices are in true runs, by passes (passes.py): a forward pass of an example
-is 1, a backward pass 2 more. Influence functions and TRAK share one joint run (JointScores.by) in the mix.
+is 1, a backward pass 2 more. Every kind of scores has a joint run of its own, as in `whence estimate`;
+`JointScores.by` would save all but one of them.
 
-Settings of fusion were chosen on simulated worlds (fusion.py). Those of the scores (halfway, damping 0.01, l2 of 1)
-were there before. The default mix, influence functions and TRAK, was chosen with the problems marked "chosen on" in
-view; nothing was chosen on the others. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price
-here. Problems are added to the page as they are run; addition, 100 steps, is of 16 November 2026, when each kind of
-scores had a joint run of its own.
+The default mix is that of `whence estimate --budget` at these prices: influence functions and TRAK, both "along" (in
+the mean of the four quarters of a run) or at its half, whichever cost at most half of the budget. Settings of fusion
+were chosen on simulated worlds (fusion.py). How points are averaged and the default mix were chosen on the problems
+marked "chosen on". There a damping of influence functions by 0.1 or 0.3 of the mean eigenvalue was equally good, and a
+fixed one of 0.001 slightly better; 0.3 was taken with the other problems in view, so that influence functions may be
+slightly better on these than elsewhere. SOURCE is truncated (rank 8, curvature of 10 examples a task) and has no price
+here.
 """
 
 from __future__ import annotations
@@ -39,41 +42,48 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 import scores_problems
 import whence
-from passes import TRAINED_ONCE, prices, workload
+from passes import prices, workload
 from scores_problems import CHOSEN_ON, PROBLEMS
 from truth import Truth
-from whence.ladder.methods import Setup
+from whence.baselines import EKFAC
+from whence.ladder import advice
+from whence.ladder.advice import default_mix
+from whence.ladder.methods import Setup, make_estimator
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.rungs import Rung
 
 HERE = Path(__file__).resolve().parent
-RUNS, ESTIMATED = (5, 10, 20, 25, 40, 50, 80), 100
-FUSED = (5, 10, 20, 40)
+RUNS, ESTIMATED = (3, 5, 10, 20, 25, 40, 50, 80), 100
+FUSED = (3, 5, 10, 20, 40)
 GOALS = {8: (40, 25), 20: (80, 50)}  # total price: true runs alone to be matched, of at most 100 steps and of more
-QUARTERS = (0.25, 0.5, 0.75, 1.0)
-VARIANTS = {  # words: method, options
+SCORED = advice.Workload(1, 1, 1, 1, 1)  # whatever the model: scores are what is judged here
+TOTALS = (5, 8, 10, 20, 40)  # prices that the default mix is made for
+VARIANTS = {  # words: method of the ladder, options
     "influence": ("influence", {}),
+    "influence-along": ("influence-along", {}),
     "influence, after a quarter": ("influence", {"at": 0.25}),
     "influence, at the end": ("influence", {"at": 1.0}),
-    "influence, mean of four points": ("influence", {"at": QUARTERS}),
     "influence, mean of three runs": ("influence", {"runs": 3}),
-    "influence, damping 0.001": ("influence", {"damping": 0.001}),
-    "influence, damping 0.1": ("influence", {"damping": 0.1}),
+    "influence, damped by 0.1": ("influence", {"solver": EKFAC(relative_damping=0.1)}),
+    "influence, damped by 1": ("influence", {"solver": EKFAC(relative_damping=1.0)}),
+    "influence, damping 0.01": ("influence", {"solver": EKFAC(), "damping": 0.01}),
     "influence, 16 examples a task": ("influence", {"examples": 16}),
     "trak": ("trak", {}),
+    "trak-along": ("trak-along", {}),
     "trak, at the end": ("trak", {"at": 1.0}),
     "tracin": ("tracin", {}),
     "source": ("source", {"rank": 8, "examples": 10}),
 }
-DEFAULT = "influence, trak"
-DAMPINGS = ("influence", "influence, damping 0.001", "influence, damping 0.1")
 MIXES = {
     "influence": ("influence",),
     "trak": ("trak",),
-    DEFAULT: ("influence", "trak"),
-    "influence, three dampings": DAMPINGS,
+    "influence-along": ("influence-along",),
+    "trak-along": ("trak-along",),
+    "influence, trak": ("influence", "trak"),
+    "influence, trak-along": ("influence", "trak-along"),
+    "influence-along, trak-along": ("influence-along", "trak-along"),
     "merge": ("merge, a quarter",),
     "influence, merge": ("influence", "merge, a quarter"),
 }
@@ -104,10 +114,13 @@ class Study(Truth):
             np.savez_compressed(file, values=values.astype(np.float32))
         return values
 
-    def price(self, method, *, at=(0.5,), runs=1, examples=None) -> float:
-        work = self.work if examples is None else workload(Setup(self._fewer(examples), self.recipe))
-        each = prices(work)["retrain"].each
-        return runs * prices(work, at=at)[method].total(ESTIMATED) / each
+    def price(self, method, made) -> float | None:
+        """What scores cost, in true runs."""
+        if method == "source":
+            return None
+        few = self.problem if made.examples is None else self._fewer(made.examples)
+        found = prices(workload(Setup(few, self.recipe)), at=made.at)
+        return made.runs * found[method].total(ESTIMATED) / found["retrain"].each
 
     def _fewer(self, examples):
         return self.problem.with_examples(self.problem.tasks.sample(examples), self.problem.targets)
@@ -115,12 +128,9 @@ class Study(Truth):
     def estimates(self) -> None:
         for words, (method, options) in VARIANTS.items():
             began = time.process_time()
-            made = whence.JointScores(self.problem, self.recipe, method, **options)
+            made = make_estimator(Setup(self.problem, self.recipe), method, **options)
             values = made.batch(self.known)["loss"]
-            where = made.at if method != "influence" or "at" in options else (0.5,)
-            known = method if method != "source" else "tracin"
-            price = self.price(known, at=where, runs=made.runs, examples=made.examples if known != "tracin" else None)
-            self.add(words, values, price if method != "source" else None, time.process_time() - began)
+            self.add(words, values, self.price(method, made), time.process_time() - began)
         for words, make, options in (
             ("one-step", whence.OneStep, {}),
             ("merge, a quarter", whence.TaskVectors, {"early": 0.25, "merge": "outputs"}),
@@ -149,40 +159,42 @@ class Study(Truth):
             found[rows] = make().fit(self.subsets[some], self.values[0][some]).predict(self.subsets[rows])
         return self.score(found)[0]
 
-    def cost(self, names) -> float:
-        """Price of several rungs, where scores of the same point take one joint run."""
-        total = sum(self.rungs[name][0] for name in names)
-        if "influence" in names and len(names) > 1 and "merge" not in names[1]:
-            half = 0.5 * self.work.run_examples * TRAINED_ONCE / prices(self.work)["retrain"].each
-            total = total - half if names[1] == "trak" else self.rungs["influence"][0]
-        return total
-
     def fused(self):
         most = len(self.mean) - max(map(len, self.fifths))
-        numbers = {m for m in FUSED if m <= most}
-        cost = {words: self.cost(names) for words, names in MIXES.items()}
-        goals = {total: int(total - cost[DEFAULT]) for total in GOALS}
-        true = {*(m for m in RUNS if m <= most), *(m for m in goals.values() if 2 <= m <= most)}
+        known = prices(self.work)
+        mixes = {total: default_mix(known, SCORED, total) for total in TOTALS}
+        true = {m for m in RUNS if m <= most}
         curves = {"true runs": {m: self.learned(CombinedSurrogate, m) for m in sorted(true)}}
         for words, names in MIXES.items():
-            rungs = tuple(self.rungs[name][1] for name in names)
-            wanted = numbers | ({m for m in goals.values() if 2 <= m <= most} if words == DEFAULT else set())
-            curves[words] = {m: self.learned(partial(FusedSurrogate, rungs), m) for m in sorted(wanted)}
+            curves[words] = {m: self.learned(self.mixed(names), m) for m in FUSED if m <= most}
             print(f"  fused, {words}: {curves[words]}", flush=True)
+        cost = {words: sum(self.rungs[name][0] for name in names) for words, names in MIXES.items()}
+        found = {}
+        for total, (spent, m) in mixes.items():
+            if m <= most:
+                alone = [self.alone[name]["lds"] for name in spent] + [self.learned(CombinedSurrogate, m)]
+                lds = self.learned(self.mixed(spent) if spent else CombinedSurrogate, m)
+                found[total] = {"estimates": spent, "true runs": m, "lds": lds, "best part": max(alone)}
+        print(f"  default mix: {found}", flush=True)
         seeds = range(len(self.values))
         return {
             "another run": float(np.mean([self.score(self.values[i], self.values[i - 1])[0] for i in seeds])),
             "steps": self.recipe.steps,
-            "goals": {str(total): m for total, m in goals.items()},
+            "mix": found,
             "alone": self.alone,
             "fused": {words: {"price": cost.get(words, 0.0), "lds": own} for words, own in curves.items()},
         }
+
+    def mixed(self, names):
+        """A surrogate that fuses true runs with some estimates."""
+        return partial(FusedSurrogate, tuple(self.rungs[name][1] for name in names))
 
 
 def read(file):
     """What an earlier run, or one of another problem beside this one, has found."""
     found = json.loads(file.read_text(encoding="utf-8"))
     for own in found.values():
+        own["mix"] = {int(total): mix for total, mix in own["mix"].items()}
         for curve in own["fused"].values():
             curve["lds"] = {int(m): value for m, value in curve["lds"].items()}
     return found
@@ -195,18 +207,19 @@ def table(rows) -> str:
 
 def goals(found) -> str:
     """What the default mix gives at a total price, beside true runs alone."""
-    rows = [["problem", "at a price of", "default mix", "true runs alone", "of so many", "fused less its best part"]]
+    heads = ["problem", "at a price of", "default mix", "LDS", "true runs alone", "of so many", "less its best part"]
+    rows = [heads]
     for name, own in found.items():
-        curves = own["fused"]
+        true = own["fused"]["true runs"]["lds"]
         for total, (short, long) in GOALS.items():
-            m, wanted = own["goals"].get(str(total)), short if own["steps"] <= 100 else long
-            true, mix = curves["true runs"]["lds"], curves[DEFAULT]["lds"]
-            if m not in mix:
+            if total not in own["mix"]:
                 continue
-            parts = max(true[m], *(own["alone"][part]["lds"] for part in ("influence", "trak")))
+            mix, wanted = own["mix"][total], short if own["steps"] <= 100 else long
             least = max(known for known in true if known <= wanted)
-            cells = [f"{total}", f"{mix[m]:.2f}", f"{true[least]:.2f}", str(least), f"{mix[m] - parts:+.3f}"]
-            rows.append([name + " (chosen on)" * (name in CHOSEN_ON), *cells])
+            parts = [f"{method} ({price:.1f})" for method, price in mix["estimates"].items()]
+            cells = [", ".join([*parts, f"{mix['true runs']} runs"]), f"{mix['lds']:.2f}", f"{true[least]:.2f}"]
+            cells += [str(least), f"{mix['lds'] - mix['best part']:+.3f}"]
+            rows.append([name + " (chosen on)" * (name in CHOSEN_ON), str(total), *cells])
     return table(rows)
 
 

@@ -151,6 +151,20 @@ def test_a_single_layer_with_the_squared_loss_is_exact(weighting):
     np.testing.assert_allclose(found.coef_, exact.coef_, rtol=1e-6, atol=1e-9)
 
 
+def test_damping_as_a_share_of_the_mean_eigenvalue():
+    """The mean eigenvalue is the trace of the Gauss–Newton matrix, over all parameters."""
+    model, inputs, labels = in_double("attention")
+    curvature = curvature_of(model, inputs, labels)
+    right = torch.randn(2, curvature.size, dtype=torch.float64)
+    mean = float(dense_of(model, curvature).diagonal().mean()) - DAMPING
+    found = ekfac_solve(curvature, right, relative=0.5)
+    curvature.shift += 0.5 * mean
+    torch.testing.assert_close(found, ekfac_solve(curvature, right))
+    for wrong in (-1.0, float("nan"), "much"):
+        with pytest.raises(InputError, match=r"'relative_damping' parameter of EKFAC must be a finite number"):
+            EKFAC(relative_damping=wrong)
+
+
 @pytest.mark.parametrize("per_query", [False, True])
 def test_near_the_exact_solution_on_a_perceptron(per_query):
     model, tasks, target = classes()

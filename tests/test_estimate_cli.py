@@ -19,7 +19,7 @@ from whence.cli import app
 from whence.errors import DataWarning, InputError
 from whence.estimators.linearity import is_linear
 from whence.ladder import probes
-from whence.ladder.advice import EXACT, EXPECTED, MEASURED, Workload, default_mix, recommend, workload
+from whence.ladder.advice import EXACT, EXPECTED, MEASURED, MIXES, Workload, default_mix, recommend, workload
 from whence.ladder.methods import METHODS, Setup, make_estimator
 from whence.ladder.probes import Price, extrapolated, probe
 
@@ -436,7 +436,7 @@ def test_without_a_method_it_shows_prices_and_recommends_one(folder):
         assert method in result.stdout
         assert own.trust.split()[0] in result.stdout
     recommended = re.search(r"Recommended: (\S+)\.", said)[1]
-    assert f"--method {recommended} -n 10" in said
+    assert f"--method {recommended} -n {8 if recommended == 'retrain' else 10}" in said
     found = document_of("estimate", "exp.py:problem", "-n", "10", "--budget", "8")
     assert found["recommended"] in METHODS
     by_method = {row["method"]: row for row in found["prices"]}
@@ -550,14 +550,30 @@ def test_the_help_says_what_each_rung_costs_and_when_to_trust_it():
 # ---- the mix for a budget ------------------------------------------------------------------------------------
 
 
+SCORES = {"influence": 4.0, "influence-along": 8.0, "trak": 2.0, "trak-along": 6.0}  # seconds; a true run takes 2
+
+
 def test_a_budget_goes_to_scores_up_to_a_half_and_to_true_runs():
-    prices = {**PRICES, "influence": Price("influence", 4.0, 0.0), "trak": Price("trak", 2.0, 0.0)}
-    assert default_mix(prices, WORK, 5) == (("influence",), 3)
-    assert default_mix(prices, WORK, 4.5) == (("trak",), 3)
-    assert default_mix(prices, WORK, 10) == (("influence", "trak"), 7)
-    assert default_mix(prices, WORK, 2) == ((), 2)
+    prices = {**PRICES, **{name: Price(name, seconds, 0.0) for name, seconds in SCORES.items()}}
+    assert default_mix(prices, WORK, 20) == ({"influence-along": 4.0, "trak-along": 3.0}, 13)
+    assert default_mix(prices, WORK, 10) == ({"influence": 2.0, "trak-along": 3.0}, 5)
+    assert default_mix(prices, WORK, 8) == ({"influence": 2.0, "trak": 1.0}, 5)
+    assert default_mix(prices, WORK, 5) == ({"influence": 2.0}, 3)
+    assert default_mix(prices, WORK, 4.5) == ({"trak": 1.0}, 3)
+    assert default_mix(prices, WORK, 2) == ({}, 2)
     linear = replace(WORK, linear=True, exact=True)
-    assert default_mix(prices, linear, 20) == (("gradex",), 16)
+    assert default_mix(prices, linear, 20) == ({"gradex": 4.0}, 16)
+
+
+def test_what_is_recommended_for_a_budget_is_the_mix():
+    prices = {**PRICES, **{name: Price(name, seconds, 0.0) for name, seconds in SCORES.items()}}
+    for budget in (3, 4.5, 5, 8, 10, 20, 60):
+        spent, runs = default_mix(prices, WORK, budget)
+        method, why = recommend(prices, WORK, 500, budget)
+        assert method == next(iter(spent), "retrain")
+        assert f"{runs} true runs" in why
+        assert all(f"{other}, with other errors, for {price:.1f}" in why for other, price in [*spent.items()][1:])
+    assert "exceed the budget" in recommend(prices, WORK, 500, 0.5)[1]
 
 
 def test_every_method_has_its_price_and_its_evidence():
@@ -596,12 +612,12 @@ class Placed(nn.Module):
 def test_scores_that_the_model_does_not_allow_are_left_out():
     group = (torch.randn(8, 4), torch.arange(8) % 2)
     setup = Setup(whence.Problem(Placed(), {"a": group, "b": group}, group), whence.Recipe(steps=4, lr=0.1))
-    with pytest.warns(DataWarning, match="Without a price for influence, which this model does not allow"):
+    with pytest.warns(DataWarning, match="Without a price for influence and influence-along, which this model"):
         found = probe(setup, 4)
-    assert set(METHODS) - set(found) == {"influence"}
+    assert set(METHODS) - set(found) == {"influence", "influence-along"}
     work = replace(workload(setup), exact=False)
     cheap = {name: Price(name, 0.0, 0.0) for name in found} | {"retrain": Price("retrain", 0.0, 1.0)}
-    assert default_mix(cheap, work, 10) == (("trak",), 10)
+    assert default_mix(cheap, work, 10) == ({"trak-along": 0.0}, 10)
 
 
 def test_the_evidence_is_what_was_recorded():
@@ -612,17 +628,21 @@ def test_the_evidence_is_what_was_recorded():
     def of(values):
         return pytest.approx((np.mean(values), np.min(values), np.max(values)), abs=0.0051)
 
-    for method in ("one-step", "influence", "trak", "tracin", "source"):
+    for method in ("one-step", "influence", "influence-along", "trak", "trak-along", "tracin", "source"):
         assert EXPECTED[method][0] == of([own["alone"][method]["lds"] for own in small.values()])
     chosen_on = ("digits, perceptron", "digits, convolutions", "addition, 100 steps")
-    others = [own["fused"] for name, own in recorded.items() if name not in chosen_on]
-    for m, measured in MEASURED.items():
-        for found, curve in zip(measured, ("influence, trak", "true runs"), strict=True):
-            assert found == of([own[curve]["lds"][str(m)] for own in others])
+    others = [own for name, own in small.items() if name not in chosen_on]
+    assert set(MEASURED) == {(), *MIXES}
+    for mix, measured in MEASURED.items():
+        for m, found in measured.items():
+            curves = [own["fused"][", ".join(mix) or "true runs"]["lds"] for own in others]
+            assert found == of([curve[str(m)] for curve in curves])
 
 
 def test_the_verb_prints_the_mix_for_budgets(folder):
     found = document_of("estimate", "exp.py:problem", "-n", "10")
     assert [row["budget"] for row in found["mixes"]] == ["5", "10", "20", "40"]
-    assert all(row["true_runs"] <= float(row["budget"]) for row in found["mixes"])
+    for row in found["mixes"]:
+        left = float(row["budget"]) - sum(row["estimates"].values()) - row["true_runs"]
+        assert 0 <= left < 1, row
     assert "What to do with a budget of true runs" in run("estimate", "exp.py:problem", "-n", "10").stdout

@@ -12,6 +12,7 @@ from torch_models import Attention, perceptron
 from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
 from whence.baselines import Exact, influence_scores, joint
 from whence.baselines.joint import KINDS
+from whence.baselines.scores import Scores
 from whence.models.examples import Examples
 from whence.models.training import train
 
@@ -120,14 +121,43 @@ def test_the_curvature_is_that_of_some_examples_and_gradients_are_of_all(monkeyp
     assert not np.allclose(found, expected[1])
 
 
+def averaged(each):
+    """Scores in units of their own size, weighted by the first singular vector, at the geometric mean of the sizes."""
+    flat = np.stack([(scores - scores.mean(0)).ravel() for scores in each])
+    sizes = np.sqrt((flat**2).mean(1))
+    weights = np.abs(np.linalg.svd(flat / sizes[:, None], full_matrices=False)[0][:, 0])
+    return sum(w * scores / size for w, scores, size in zip(weights, each, sizes, strict=True)) * (
+        np.prod(sizes) ** (1 / len(each)) / weights.sum()
+    )
+
+
 def test_points_and_runs_are_averaged():
-    problem = classes()
-    both = JointScores(problem, RECIPE, at=(0.5, 1.0), damping=0.1).scores.coef_
-    each = [JointScores(problem, RECIPE, at=at, damping=0.1).scores.coef_ for at in (0.5, 1.0)]
-    np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-5, atol=1e-7)
+    problem, four = classes(), (0.25, 0.5, 0.75, 1.0)
+    along = JointScores(problem, RECIPE, at=four, damping=0.1)
+    each = [JointScores(problem, RECIPE, at=at, damping=0.1) for at in four]
+    np.testing.assert_allclose(along.scores.coef_, averaged([one.scores.coef_ for one in each]), rtol=1e-4, atol=1e-6)
+    everything = np.ones((1, len(problem.task_names)))
+    level = np.mean([one.batch(everything)["x/loss"] for one in each], axis=0)
+    np.testing.assert_allclose(along.batch(everything)["x/loss"], level, rtol=1e-6)
     both = JointScores(problem, RECIPE, runs=2, seed=4, damping=0.1).scores.coef_
     each = [JointScores(problem, RECIPE, seed=seed, damping=0.1).scores.coef_ for seed in (4, 5)]
-    np.testing.assert_allclose(both, np.mean(each, axis=0), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(both, averaged(each), rtol=1e-4, atol=1e-6)
+
+
+def test_points_that_tell_nothing_do_not_spoil_the_mean():
+    rng = np.random.default_rng(0)
+    good, noise, names = rng.normal(size=(6, 8)), 100 * rng.normal(size=(6, 8)), tuple("abcdef")
+
+    def scores(coef):
+        made = Scores.from_coefficients(coef, np.zeros(8))
+        made.task_names = names
+        return made
+
+    nothing = np.broadcast_to(rng.normal(size=8), (6, 8))
+    found = joint._mean([scores(coef) for coef in (good, 5 * good, good / 5, noise, nothing)]).coef_
+    assert np.corrcoef(found.ravel(), good.ravel())[0, 1] > 0.98
+    assert np.corrcoef(np.mean([good, 5 * good, good / 5, noise], axis=0).ravel(), good.ravel())[0, 1] < 0.3
+    np.testing.assert_array_equal(joint._mean([scores(nothing), scores(nothing)]).coef_, nothing)
 
 
 @every_kind
@@ -225,6 +255,7 @@ def test_tasks_in_another_order_are_told_apart_by_their_names():
     [
         ({"method": "influenze"}, "There are no scores 'influenze'. Did you mean 'influence'?"),
         ({"at": 0.0}, "must be above 0 and at most 1. Got 0.0 instead"),
+        ({"at": "half"}, "must be above 0 and at most 1. Got 'half' instead"),
         ({"runs": 0}, "must be 1 or more. Got 0 instead"),
         ({"examples": 0}, "must be 1 or more. Got 0 instead"),
     ],

@@ -51,7 +51,7 @@ class Sides:
 Batches = Iterator[tuple[dict[Block, Sides], Tensor]]  # sides of every block, and the weights (b,) of the examples
 
 
-def ekfac_solve(curvature: Curvature, right: Tensor, *, seed: int = 0) -> Tensor:
+def ekfac_solve(curvature: Curvature, right: Tensor, *, relative: float = 0.0, seed: int = 0) -> Tensor:
     """Inverse of the factorisation of a curvature, with its shift, applied to each row of ``right`` (r, d).
 
     Parameters
@@ -59,6 +59,8 @@ def ekfac_solve(curvature: Curvature, right: Tensor, *, seed: int = 0) -> Tensor
     curvature : Curvature
         Of either kind; it is the Gauss–Newton matrix that is factorised.
     right : tensor of shape (r, d)
+    relative : float
+        What is added to every eigenvalue beside the shift, as a share of their mean.
     seed : int
         Of the random combinations, where there are many outputs.
 
@@ -93,11 +95,13 @@ def ekfac_solve(curvature: Curvature, right: Tensor, *, seed: int = 0) -> Tensor
 
         bases = _bases(batches("factors"))
         values = _eigenvalues(batches("eigenvalues"), bases, params)
-    given = split(right, params)
+    given, shift = split(right, params), curvature.shift
+    if relative:
+        shift += relative * sum(float(found.sum()) for found in values.values()) / curvature.size
     # Layers that the model never comes to have no curvature of their own.
-    solved = {name: part * (1 / curvature.shift if curvature.shift else 0.0) for name, part in given.items()}
+    solved = {name: part * (1 / shift if shift else 0.0) for name, part in given.items()}
     for block, found in values.items():
-        total = found + curvature.shift
+        total = found + shift
         # What rounding leaves of a zero is no curvature to divide by: such directions are left alone.
         least = float(total.max()) * torch.finfo(total.dtype).eps
         inverse = torch.where(total > least, 1 / total, 0.0)

@@ -47,6 +47,7 @@ from whence.outcomes import Outcomes
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 LEARNED = 0.995  # of the loss at the start, above which a run has learned nothing
 JUDGED = 1024  # examples of all tasks that tell whether it has
+ROUNDING = 1e-9  # of the largest score, below which differences between tasks are nothing
 CURVED = 1024  # examples of all tasks that the curvature of influence functions is taken from
 
 
@@ -71,7 +72,9 @@ def _averaged(score: Callable[..., Scores]) -> Callable[..., Scores]:
 
 def _influence(problem: Problem, **options: Any) -> Scores:
     """Influence of the tasks by all their examples, with the curvature of some."""
-    return influence_scores(problem, examples=_each(problem, CURVED), **options)
+    damped = getattr(options["solver"], "relative_damping", 0.0) > 0
+    usual = {"examples": _each(problem, CURVED), **({"damping": 0.0} if damped else {})}
+    return influence_scores(problem, **{**usual, **options})
 
 
 def _tracin(problem: Problem, recipe: Recipe, points: Sequence[Point], **options: Any) -> Scores:
@@ -109,7 +112,7 @@ class Kind:
 
 
 KINDS = {
-    "influence": Kind(_averaged(_influence), (0.5,), {"solver": EKFAC(), "damping": 0.01}),
+    "influence": Kind(_averaged(_influence), (0.5,), {"solver": EKFAC(relative_damping=0.3)}),
     "trak": Kind(_averaged(trak_scores), (0.5,), {"l2": 1.0}),
     "tracin": Kind(_tracin, QUARTERS, {}),
     "source": Kind(_source, (0.25, 0.75), {}),
@@ -130,7 +133,8 @@ class JointScores(OutcomeFn):
         Which baseline; see `whence.baselines`.
     at : float or sequence of float, optional
         Where along the run, as shares of its steps. Influence functions, TRAK and BIF are averaged over these points;
-        TracIn and SOURCE take each for the steps around it. By default halfway for influence functions and TRAK.
+        TracIn and SOURCE take each for the steps around it. By default halfway for influence functions and TRAK, which
+        are better, and cost more, at every quarter of the run: ``at=QUARTERS``.
     runs : int
         Number of joint runs, of other seeds, that scores are averaged over.
     checkpoints : sequence of modules or state dicts, optional
@@ -140,8 +144,8 @@ class JointScores(OutcomeFn):
     seed : int
         Of the run, and of what is random in the scores.
     **options
-        Of the baseline, such as ``damping=0.1`` or ``rank=2048``. By default influence functions are those of EK-FAC
-        with a damping of 0.01 and the curvature of about a thousand examples, and TRAK has an l2 of 1.
+        Of the baseline, such as ``damping=0.1`` or ``rank=2048``. By default influence functions are those of EK-FAC,
+        damped by 0.3 of its mean eigenvalue, with the curvature of about a thousand examples; TRAK has an l2 of 1.
 
     Examples
     --------
@@ -182,7 +186,7 @@ class JointScores(OutcomeFn):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
                 raise InputError(f"must be 1 or more. Got {value!r} instead.", parameter=name, of="JointScores")
         places = KINDS[method].at if at is None else (at,) if isinstance(at, (int, float)) else tuple(at)
-        if not places or not all(0 < share <= 1 for share in places):
+        if not places or not all(isinstance(share, (int, float)) and 0 < share <= 1 for share in places):
             raise InputError(f"must be above 0 and at most 1. Got {at!r} instead.", parameter="at", of="JointScores")
         if checkpoints and len(checkpoints) != len(places):
             raise InputError(
@@ -332,10 +336,24 @@ def _step(share: float, steps: int) -> int:
 
 
 def _mean(found: Sequence[Scores]) -> Scores:
-    """The mean of scores of the same tasks and targets."""
+    """The mean of scores of the same tasks and targets, in units of their size and by their agreement with the others.
+
+    The weights are the first principal component of the scores. So neither a point with large gradients nor one at
+    which the run has not learned yet spoils the mean.
+    """
     if len(found) == 1:
         return found[0]
+    coefs = np.stack([one.coef_ for one in found])
+    apart = coefs - coefs.mean(1, keepdims=True)
+    sizes = np.sqrt((apart**2).mean((1, 2)))
+    told = sizes > ROUNDING * np.abs(coefs).max()
+    if not told.all():  # scores that are the same for all tasks
+        return _mean([one for one, tells in zip(found, told, strict=True) if tells] or found[:1])
+    alike = np.einsum("ikt,jkt->ij", apart, apart) / apart[0].size / np.outer(sizes, sizes)
+    weights = np.abs(np.linalg.eigh(alike)[1][:, -1])
+    weights *= np.exp(np.log(sizes).mean()) / weights.sum() / sizes
     mean = copy.copy(found[0])
-    mean.coef_ = np.mean([one.coef_ for one in found], axis=0)
-    mean.intercept_ = np.mean([one.intercept_ for one in found], axis=0)
+    mean.coef_ = np.tensordot(weights, coefs, 1)
+    level = np.mean([one.intercept_ + one.coef_.sum(0) for one in found], axis=0)
+    mean.intercept_ = level - mean.coef_.sum(0)
     return mean

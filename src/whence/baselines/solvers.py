@@ -144,12 +144,25 @@ class EKFAC(Solver):
     """Eigenvalue-corrected Kronecker factorisation of the Gauss–Newton matrix.
 
     For linear, embedding, convolution and norm layers; see `whence.baselines.ekfac`.
+
+    Parameters
+    ----------
+    relative_damping : float
+        Damping as a share of the mean eigenvalue, added to what ``damping`` gives. It means the same for losses of any
+        scale and models of any size.
     """
 
     name = "ekfac"
+    relative_damping: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = self.relative_damping
+        if not (isinstance(given, (int, float)) and math.isfinite(given) and given >= 0):
+            message = f"must be a finite number, 0 or more. Got {given!r} instead."
+            raise InputError(message, parameter="relative_damping", of="EKFAC")
 
     def solve(self, curvature: Curvature, right: Tensor, *, damping: float, seed: int) -> Solved:
-        return Solved(ekfac_solve(curvature, right, seed=seed), math.nan, 0)
+        return Solved(ekfac_solve(curvature, right, relative=self.relative_damping, seed=seed), math.nan, 0)
 
 
 def _warn_indefinite(low: float, damping: float) -> None:

@@ -72,9 +72,13 @@ def estimate(
     gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
 
     influence: 1.5 R, half of a run on all tasks, 9 N + 3 Q there, then sums. One score per task: the first thing to
-    fuse with a few true runs, as are the next four.
+    fuse with a few true runs, as are the next six.
+
+    influence-along: 3 R, and 9 N + 3 Q at four points of the run, averaged. Better, for budgets of 8 runs and more.
 
     trak: 1.5 R, 3 N + 3 Q, then sums. Less memory, for large models.
+
+    trak-along: 3 R, and 3 N + 3 Q at four points, averaged.
 
     tracin: 3 R, 12 (N + Q) at four points, then sums. For plain SGD.
 
@@ -179,20 +183,25 @@ def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) ->
     rows = []
     for limit in (BUDGETS if budget is None else (budget,)) if "retrain" in found else ():
         estimates, runs = default_mix(found, work, limit)
-        row = {"budget": f"{limit:g}", "estimates": ", ".join(estimates) or "none", "true_runs": runs}
-        rows.append({**row, "lds": work.mixed(estimates, runs)})
+        row = {"budget": f"{limit:g}", "estimates": estimates, "true_runs": runs}
+        rows.append({**row, "lds": work.mixed(tuple(estimates), runs)})
     return rows
 
 
 def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     if not mixes:
         return []
-    rows: list[Row] = [[mix["budget"], mix["estimates"], str(mix["true_runs"]), _evidence(mix["lds"])] for mix in mixes]
-    columns = ["budget", "estimates to fuse", "and true runs", "LDS"]
+    rows: list[Row] = []
+    for mix in mixes:
+        estimates = ", ".join(f"{method} ({price:.1f})" for method, price in mix["estimates"].items())
+        rows.append([mix["budget"], estimates or "none", str(mix["true_runs"]), _evidence(mix["lds"])])
+    columns = ["budget", "estimates to fuse (cost)", "and true runs", "LDS"]
     return [
         title("What to do with a budget of true runs"),
-        table(columns, rows, left=["estimates to fuse"]),
-        remark("prices: with the runs of the budget side by side; LDS: measured on the problems in results/scores.md"),
+        table(columns, rows, left=[columns[1]]),
+        remark(
+            "prices: with the runs of the budget side by side; LDS: measured on small models, see results/scores.md"
+        ),
     ]
 
 

@@ -21,15 +21,18 @@ SMALL = 50_000  # trained parameters, up to which what was measured on small mod
 # Rank correlation with true runs for each query (LDS), as measured: mean, lowest and highest of some problems. Small
 # models from a random start: six problems of benchmarks/results/scores.md, and for GradEx, BIF and merging two networks
 # on digits (ladder.md). Larger ones, fine-tuned: modular arithmetic and newsgroups (estimators_modular.md,
-# estimators_newsgroups.md, baselines_modular.md, scores.md; along a run, of all outputs: gradex_fidelity.md).
+# estimators_newsgroups.md, baselines_modular.md; GradEx along a run, of all outputs: gradex_fidelity.md), where scores
+# along a run were not measured: what they had halfway stands for them.
 EXACT = 0.97
 Evidence = tuple[float, float, float]
 EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
     "one-step": ((0.45, 0.22, 0.61), (0.31, 0.15, 0.56)),
     "gradex": ((0.67, 0.66, 0.67), (0.15, 0.06, 0.42)),
     "gradex-along": ((0.74, 0.63, 0.85), (0.52, 0.36, 0.66)),
-    "influence": ((0.66, 0.47, 0.85), (0.56, 0.55, 0.56)),
+    "influence": ((0.67, 0.49, 0.86), (0.56, 0.55, 0.56)),
+    "influence-along": ((0.71, 0.50, 0.88), (0.56, 0.55, 0.56)),
     "trak": ((0.65, 0.53, 0.79), (0.51, 0.47, 0.56)),
+    "trak-along": ((0.70, 0.55, 0.80), (0.51, 0.47, 0.56)),
     "tracin": ((0.56, 0.43, 0.68), (0.26, 0.21, 0.31)),
     "source": ((0.48, 0.34, 0.68), (0.26, 0.11, 0.41)),
     "bif": ((0.64, 0.64, 0.64), (0.01, 0.01, 0.01)),
@@ -38,14 +41,47 @@ EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
 }
 ALIKE = 0.05  # difference of these below which the cheaper one is taken
 QUARTER = 0.25  # of the steps, after which runs of single tasks predicted nearly as well
-MIX, SCORES = ("influence", "trak"), 1 / 2  # scores to fuse by default, and of a budget what they may cost
-# Of true runs fused with these scores, and alone, by their number: problems of scores.md that nothing was chosen on.
-MEASURED: dict[int, tuple[Evidence, Evidence]] = {
-    5: ((0.73, 0.56, 0.85), (0.32, 0.26, 0.36)),
-    10: ((0.72, 0.54, 0.84), (0.43, 0.29, 0.49)),
-    20: ((0.74, 0.57, 0.84), (0.55, 0.41, 0.61)),
-    40: ((0.76, 0.60, 0.85), (0.66, 0.51, 0.73)),
-}
+# Scores to fuse by default, the best first, and of a budget what they may cost.
+MIXES = (
+    ("influence-along", "trak-along"),
+    ("influence", "trak-along"),
+    ("influence", "trak"),
+    ("trak-along",),
+    ("influence",),
+    ("trak",),
+)
+SCORES = 1 / 2
+# Of true runs fused with estimates, or alone, by their number: small models of scores.md that nothing was chosen on.
+MEASURED: dict[tuple[str, ...], dict[int, Evidence]] = {
+    (): {
+        3: (0.19, 0.15, 0.24), 5: (0.32, 0.25, 0.36), 10: (0.43, 0.29, 0.50), 20: (0.55, 0.41, 0.61),
+        40: (0.66, 0.51, 0.73),
+    },
+    ("influence-along", "trak-along"): {
+        3: (0.75, 0.55, 0.87), 5: (0.75, 0.57, 0.87), 10: (0.75, 0.57, 0.86), 20: (0.76, 0.58, 0.86),
+        40: (0.77, 0.61, 0.86),
+    },
+    ("influence", "trak-along"): {
+        3: (0.74, 0.55, 0.86), 5: (0.74, 0.56, 0.86), 10: (0.75, 0.57, 0.86), 20: (0.76, 0.59, 0.85),
+        40: (0.77, 0.61, 0.86),
+    },
+    ("influence", "trak"): {
+        3: (0.72, 0.54, 0.85), 5: (0.73, 0.56, 0.86), 10: (0.74, 0.56, 0.86), 20: (0.75, 0.58, 0.85),
+        40: (0.76, 0.61, 0.86),
+    },
+    ("trak-along",): {
+        3: (0.73, 0.55, 0.80), 5: (0.73, 0.56, 0.81), 10: (0.74, 0.56, 0.82), 20: (0.75, 0.59, 0.82),
+        40: (0.76, 0.61, 0.83),
+    },
+    ("influence",): {
+        3: (0.70, 0.49, 0.86), 5: (0.71, 0.51, 0.86), 10: (0.72, 0.52, 0.86), 20: (0.74, 0.56, 0.85),
+        40: (0.76, 0.59, 0.86),
+    },
+    ("trak",): {
+        3: (0.70, 0.53, 0.79), 5: (0.71, 0.55, 0.80), 10: (0.72, 0.55, 0.81), 20: (0.73, 0.58, 0.81),
+        40: (0.75, 0.61, 0.82),
+    },
+}  # fmt: skip
 QUICK = 10.0  # seconds in which true runs of all subsets are made rather than estimated
 FEWEST = 3  # true runs that a surrogate can be fitted to
 PER_TASK = 2  # true runs for each task, of which a surrogate learns about as much as the estimates tell
@@ -69,11 +105,9 @@ class Workload:
         return self.evidence(method)[0]
 
     def mixed(self, estimates: Sequence[str], runs: int) -> Evidence | None:
-        """Rank correlation that so many true runs had with others, fused with scores or alone; None if not known."""
-        known = [m for m in MEASURED if m <= runs]
-        if not known or (estimates and set(estimates) - set(MIX)):
-            return None
-        return MEASURED[max(known)][not estimates]
+        """Rank correlation of so many true runs, fused with estimates or alone, with others; None if not known."""
+        known = MEASURED.get(tuple(estimates), {})
+        return known[max(m for m in known if m <= runs)] if known and min(known) <= runs else None
 
     def evidence(self, method: str) -> Evidence:
         """Rank correlation with true runs that was measured on models of this size: mean, lowest and highest."""
@@ -105,9 +139,11 @@ def workload(setup: Setup) -> Workload:
 def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float | None = None) -> tuple[str, str]:
     """Return the method to take for n subsets, and why, in words.
 
-    True runs, if there are few subsets, runs take a few seconds, or the budget covers them. Else the method within the
-    budget that is expected to be closest to true runs, or the cheaper of two similar ones. The budget is in true runs;
-    by default two per task, from which a surrogate learns about as much as from estimates, and at most half of n.
+    True runs, if there are few subsets, runs take a few seconds, or the budget covers them. Else the first of the
+    estimates that the budget is best spent on (`default_mix`), or true runs where scores cost too much of it. Without
+    a budget, or where nothing is known of scores, the method that is expected to be closest to true runs, or the
+    cheaper of two similar ones; it may cost two true runs per task, from which a surrogate learns about as much as from
+    estimates, and half of n. The budget is in true runs.
     """
     if "retrain" not in prices:
         best = max(prices, key=work.expected)
@@ -121,6 +157,8 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
     if n <= PER_TASK * work.n_tasks if budget is None else n <= budget:
         reason = "a surrogate needs about as many anyway" if budget is None else "the budget covers them"
         return "retrain", f"{counted(n, 'true run')} are the truth itself, and {reason}."
+    if budget is not None and any(method in prices for mix in MIXES for method in mix):
+        return _first_of_mix(prices, work, cost, budget)
     limit = min(n / 2, PER_TASK * work.n_tasks) if budget is None else budget
     within = [method for method in prices if method != "retrain" and cost[method] <= limit]
     if not within:
@@ -134,21 +172,36 @@ def recommend(prices: Mapping[str, Price], work: Workload, n: int, budget: float
     )
 
 
-def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[tuple[str, ...], int]:
-    """Return how to spend a budget of true runs: which estimates to fuse, with how many true runs.
+def _first_of_mix(
+    prices: Mapping[str, Price], work: Workload, cost: Mapping[str, float], budget: float
+) -> tuple[str, str]:
+    """Return the first estimate of the default mix, or true runs alone, and why."""
+    spent, runs = default_mix(prices, work, budget)
+    if not spent:
+        if budget < FEWEST:
+            return _beyond(prices, work, cost, budget)
+        return "retrain", f"estimates would cost too much of the budget: spend it on {counted(runs, 'true run')}."
+    (first, price), *others = spent.items()
+    also = "".join(f" Add {other}, with other errors, for {more:.1f}." for other, more in others)
+    return first, (
+        f"it costs {price:.1f} true runs. {_evidence(work, first)}{also} "
+        f"The remaining {counted(runs, 'true run')} tell how far to trust {'them' if others else 'it'}: fuse all."
+    )
 
-    GradEx if it is exact; else scores of one joint run, of two kinds with different errors, as long as they cost at
-    most half of the budget and leave enough true runs to fuse with: five with scores were better than forty alone
-    (`MEASURED`). The rest goes to true runs.
+
+def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[dict[str, float], int]:
+    """Return how to spend a budget of true runs: estimates to fuse, with the price of each, and how many true runs.
+
+    GradEx if it is exact; else scores of joint runs, of two kinds with different errors and at several points, as long
+    as they cost at most half of the budget and leave enough true runs to fuse with (`MEASURED` has what that gave).
+    The rest goes to true runs.
     """
     cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
-    chosen: list[str] = []
-    left = min(SCORES * budget, budget - FEWEST)
-    for method in ("gradex",) if work.exact else MIX:
-        if cost.get(method, math.inf) <= left:
-            chosen.append(method)
-            left -= cost[method]
-    return tuple(chosen), int(budget - sum(cost[method] for method in chosen))
+    for mix in (("gradex",),) if work.exact else MIXES:
+        spent = {method: cost.get(method, math.inf) for method in mix}
+        if sum(spent.values()) <= min(SCORES * budget, budget - FEWEST):
+            return spent, int(budget - sum(spent.values()))
+    return {}, int(budget)
 
 
 def _evidence(work: Workload, method: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from whence.models.problem import Problem
     from whence.models.recipe import Recipe
 
+QUARTERS = (0.25, 0.5, 0.75, 1.0)  # of a run
 RETURNS = "a whence.Problem, or (problem, recipe), or (problem, recipe, {method: options})"
 
 
@@ -49,10 +50,11 @@ def _along(problem: Problem, recipe: Recipe, **options: Any) -> Measurable:
     return whence.GradEx.along(problem, recipe, **options)
 
 
-def _scores(method: str, trust: str) -> Method:
-    return Method(
-        trust, lambda problem, recipe, **own: _home("JointScores", problem, recipe, method, **own), kind="scores"
-    )
+def _scores(method: str, trust: str, **usual: object) -> Method:
+    def make(problem: Problem, recipe: Recipe, **own: object) -> Measurable:
+        return _home("JointScores", problem, recipe, method, **{**usual, **own})
+
+    return Method(trust, make, kind="scores")
 
 
 METHODS = {
@@ -64,7 +66,9 @@ METHODS = {
         "one run, then gradients along it: where linearising at the start tells little", _along
     ),
     "influence": _scores("influence", "one run, then influence functions halfway: the first thing to fuse"),
-    "trak": _scores("trak", "the same from projected gradients: less memory, large models"),
+    "influence-along": _scores("influence", "the same at every quarter of the run, averaged", at=QUARTERS),
+    "trak": _scores("trak", "one run, then projected gradients halfway: less memory, large models"),
+    "trak-along": _scores("trak", "the same at every quarter of the run, averaged", at=QUARTERS),
     "tracin": _scores("tracin", "one run, then gradient products along it: plain SGD"),
     "source": _scores("source", "one run, unrolled in segments: SGD, not trained to the end"),
     "bif": _scores("bif", "small models at a minimum: covariances of losses around it"),

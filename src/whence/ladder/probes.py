@@ -19,7 +19,7 @@ import torch
 
 from whence.arrays import Floats
 from whence.baselines.bif import Langevin
-from whence.baselines.joint import CURVED, KINDS, JointScores
+from whence.baselines.joint import CURVED, JointScores
 from whence.errors import DataWarning, InputError
 from whence.estimators.gradex import GradEx
 from whence.estimators.merge import TaskVectors
@@ -74,18 +74,19 @@ def probe(setup: Setup, n: int) -> dict[str, Price]:
     probes = _Probes(setup, n)
     methods = [name for name in METHODS if setup.recipe is not None or not METHODS[name].trains]
     found: dict[str, Price] = {}
-    refused: dict[str, InputError] = {}
+    refused: dict[str, list[str]] = {}  # methods, by the reason
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about estimates from next to no data
         for name in track(methods, "timing a little of each method"):
             try:
                 found[name] = PROBES[name](probes)
             except InputError as error:
-                if name not in KINDS:
+                if METHODS[name].kind != "scores":
                     raise
-                refused[name] = error
-    for name, why in refused.items():
-        warnings.warn(f"Without a price for {name}, which this model does not allow. {why}", DataWarning, stacklevel=2)
+                refused.setdefault(str(error), []).append(name)
+    for why, names in refused.items():
+        which = " and ".join(names)
+        warnings.warn(f"Without a price for {which}, which this model does not allow. {why}", DataWarning, stacklevel=2)
     return found
 
 
@@ -193,15 +194,15 @@ class _Probes:
         given = [dict(self.problem.start)] * len(made.at)
         sampler = {"sampler": replace(BRIEF, chains=made.options.get("sampler", BIF).chains)} if method == "bif" else {}
 
-        def prepare(size: int, kind: str = method) -> Work:
+        def prepare(size: int, kind: str = made.method) -> Work:
             share = size / whole
             some = self._some(self.tasks, max(self.n_tasks, int(share * len(self.tasks))))
             problem = self.problem.with_examples(some, self._some(self.targets, max(2, int(share * len(self.targets)))))
-            own = {**made.options, **sampler} if kind == method else {}
+            own = {**made.options, **sampler} if kind == made.method else {}
             few = JointScores(problem, recipe, kind, at=made.at, checkpoints=given, seed=made.seed, **own)
             return lambda: few.scores
 
-        curved = min(whole, CURVED) if method == "influence" else whole
+        curved = min(whole, CURVED) if made.method == "influence" else whole
         found = extrapolated(prepare, curved, 2 * self.n_tasks)
         if curved < whole:  # further examples take a gradient, as for TracIn, and no curvature
             found += extrapolated(partial(prepare, kind="tracin"), whole - curved, 2 * self.n_tasks)
@@ -326,7 +327,7 @@ PROBES: dict[str, Callable[[_Probes], Price]] = {
     "one-step": _Probes.one_step,
     "gradex": _Probes.gradex,
     "gradex-along": _Probes.gradex_along,
-    **{name: partial(_Probes.scores, method=name) for name in KINDS},
+    **{name: partial(_Probes.scores, method=name) for name, own in METHODS.items() if own.kind == "scores"},
     "merge": _Probes.merge,
     "retrain": _Probes.retrain,
 }
