@@ -175,6 +175,8 @@ def test_weights_several_targets_and_queries(place, tmp_path):
     [
         (["--budget", "1"], "--budget must be at least 3, in true runs. Got 1 instead."),
         (["--modules", "queries"], "No layer of the model is named queries. There are: q_proj"),
+        (["--layers", "9"], "--layers must be a whole number from 1 to 2, the blocks of the model. Got 9 instead."),
+        (["--dtype", "int8"], "--dtype must be one of float32, bfloat16, float16, auto. Got 'int8' instead."),
         (["--weights", "--tokens", "100"], "not both"),
         (["--tokens", "5"], "--tokens must be at least"),
         (["--lr", "1e-9"], "The run on all tasks has learned nothing after 10 of 20 steps"),

@@ -56,6 +56,7 @@ Rate = Annotated[float, training("--lr", metavar="RATE", help="Learning rate.")]
 BatchSize = Annotated[int, training(metavar="N", help="Examples in a batch.", min=1)]
 Rank = Annotated[int, adapting(metavar="N", help="Rank.", min=1)]
 Modules = Annotated[args.Names, adapting(metavar="NAME", help="Layers to adapt (default: all linear).")]
+Layers = Annotated[int | None, adapting(metavar="N", help="Adapt the last N blocks only, which is faster.", min=1)]
 Adapter = Annotated[Path | None, adapting(metavar="FOLDER", help="Adapter to continue.")]
 TemplateText = Annotated[
     str | None, writing("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.")
@@ -64,6 +65,8 @@ MaxLength = Annotated[int | None, writing(metavar="N", help="Tokens of an exampl
 CHECKPOINTING = "Use less memory and more time (default: where fewer than four examples fit)."
 Checkpointing = Annotated[bool | None, running(help=CHECKPOINTING)]
 Device = Annotated[str | None, running(metavar="NAME", help="Device, such as cuda or cpu.")]
+PRECISION = "Precision of the frozen model (default: bfloat16 on a GPU, else float32)."
+Dtype = Annotated[str | None, running(metavar="NAME", help=PRECISION)]
 Jobs = Annotated[int, running("--jobs", "-j", metavar="N", help="Number of workers.")]
 EngineName = Annotated[str | None, running("--engine", metavar="NAME", help="local, ray or inline.")]
 
@@ -85,10 +88,12 @@ def finetune(
     batch_size: BatchSize = 16,
     rank: Rank = 8,
     modules: Modules = None,
+    layers: Layers = None,
     adapter: Adapter = None,
     template: TemplateText = None,
     max_length: MaxLength = None,
     device: Device = None,
+    dtype: Dtype = None,
     checkpointing: Checkpointing = None,
     jobs: Jobs = 1,
     engine: EngineName = None,
@@ -117,8 +122,8 @@ def finetune(
         hf.warn_of_leaks(leaks)
         import_transformers().utils.logging.disable_progress_bar()
         adapted = hf.load(
-            model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
-            checkpointing=checkpointing, seed=seed,
+            model, device=device, dtype=dtype, rank=rank, modules=args.names_of(modules), layers=layers,
+            adapter=adapter, checkpointing=checkpointing, seed=seed,
         )  # fmt: skip
         written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
         prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Groups = dict[str, tuple[dict[str, Tensor], Tensor]]  # examples by name, as a Problem takes them
 CLASSIFIER = "ForSequenceClassification"
+PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 KEPT = 0.25  # of free memory, that what frozen blocks give may take
 FEWEST = 4  # examples at once, below which blocks run again in the backward pass
 
@@ -103,7 +104,8 @@ def load(
     device : str or device, optional
         By default CUDA, if available.
     dtype : dtype or str, optional
-        Of the frozen model; by default bfloat16 on CUDA and float32 on a CPU.
+        Of the frozen model; by default bfloat16 on CUDA and float32 on a CPU. A CPU that multiplies bfloat16 natively
+        is three times as fast with it.
     checkpointing : bool, optional
         Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory;
         by default if fewer than four examples would fit into memory.
@@ -114,6 +116,10 @@ def load(
         raise InputError(f"must be a whole number, 1 or more. Got {rank!r} instead.", parameter="rank", of="hf.load")
     _import_peft()
     where = torch.device(device) if device is not None else torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if isinstance(dtype, str) and dtype not in PRECISIONS:
+        raise InputError(
+            f"must be one of {', '.join(PRECISIONS)}. Got {dtype!r} instead.", parameter="dtype", of="hf.load"
+        )
     kept = dtype if dtype is not None else torch.bfloat16 if where.type == "cuda" else torch.float32
     classifier = _is_classifier(Path(path))
     kind = "AutoModelForSequenceClassification" if classifier else "AutoModelForCausalLM"
