@@ -41,6 +41,7 @@ RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
 WORDS = {"0": "negative", "1": "positive"}
 LONGEST = 40  # letters of a review
+SWAPPED = str.maketrans("+-", "-+")
 MOST = 20  # largest number in the sums of arithmetic
 MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by, as `whence finetune` does
 FEW = 10  # true runs that they are fused with
@@ -105,12 +106,14 @@ def arithmetic(data: Path | None, n: int, queries: int, seed: int) -> Family:
     sources = {f"plus{k}": drawn("+") for k in range(4)}
     sources |= {f"minus{k}": drawn("-") for k in range(3)}
     sources |= {f"times{k}": drawn("*") for k in range(2)}
-    sources |= {f"off{k}": drawn("+", lambda: 1) for k in range(3)}
+    for k in range(3):  # sums answered by differences, and differences by sums
+        rows = drawn("-")[: n // 2] + drawn("+")[n // 2 :]
+        sources[f"swapped{k}"] = [{**row, "prompt": row["prompt"].translate(SWAPPED)} for row in rows]
     sources |= {f"noise{k}": drawn("+", lambda: int(rng.integers(-9, 10))) for k in range(2)}
     if data is not None:
         sources["reviews"] = labelled(data, "train", rng)[:n]
     target = sums(asked, "+") + sums(asked, "-")
-    return sources, target, {name for name in sources if name[:3] in ("off", "noi")}
+    return sources, target, {name for name in sources if name.startswith("swapped")}
 
 
 FAMILIES: dict[str, Callable[..., Family]] = {"reviews": reviews, "arithmetic": arithmetic}
@@ -216,7 +219,7 @@ class Study:
         if (self.out / "prices.json").exists():
             self.prices = json.loads((self.out / "prices.json").read_text())
         for name, make in kinds.items():
-            if (self.out / f"rung_{name}.npz").exists():
+            if name in given.without or (self.out / f"rung_{name}.npz").exists():
                 continue
             tables: list[whence.Outcomes] = []
 
@@ -346,6 +349,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--family", choices=FAMILIES, default="arithmetic")
     parser.add_argument("--out", type=Path, default=Path("run"))
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
+    parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
     parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
     for name, usual in {**USUAL, **OWN["reviews"]}.items():
         parser.add_argument(f"--{name}", type=type(usual))

@@ -118,6 +118,10 @@ def finetune(
             raise InputError("There must be at least two sources to choose from. Got one.")
         if tokens is not None and weights:
             raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
+        if output.exists() and not output.is_dir():
+            raise InputError(f"{output}: this is a file. Give a folder with -o, which is created if need be.")
+        written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
+        recipe = _recipe(sum(map(len, sources)), steps, lr, batch_size)
         leaks = hf.find_leaks(sources, targets)
         hf.warn_of_leaks(leaks)
         import_transformers().utils.logging.disable_progress_bar()
@@ -125,13 +129,11 @@ def finetune(
             model, device=device, dtype=dtype, rank=rank, modules=args.names_of(modules), layers=layers,
             adapter=adapter, checkpointing=checkpointing, seed=seed,
         )  # fmt: skip
-        written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
         prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
-        recipe = _recipe(prepared, steps, lr, batch_size)
         short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
         how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
         problem = prepared.problem()
-        plan = hf.plan_of(problem, recipe, budget)
+        plan = hf.plan_of(problem, recipe, budget, weights=weights)
         print_line("note", f"This takes {hf.plan_in_words(plan)}.")
         print_line("note", f"A run has {recipe}. {prepared.adapted}.")
         found = hf.finetune(
@@ -149,11 +151,10 @@ def finetune(
     Answer(document, page).print(as_json=as_json)
 
 
-def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
+def _recipe(examples: int, steps: int | None, lr: float, batch_size: int) -> "Recipe":
     """By default one pass over all sources; the rate rises at first, then falls to 0."""
     import whence
 
-    examples = sum(len(rows.rows) for rows in prepared.tasks)
     taken = steps or min(MOST_STEPS, max(FEWEST_STEPS, -(-examples // batch_size)))
     return whence.Recipe(
         steps=taken, lr=lr, batch_size=batch_size, schedule="linear", warmup=taken // 10, clip=1.0, weighting="sample"
