@@ -63,8 +63,8 @@ def main() -> None:
     given = arguments()
     warnings.simplefilter("ignore", whence.DataWarning)
     given.out.mkdir(parents=True, exist_ok=True)
-    study = Study(given)
-    study.measure()
+    if given.model or given.quick:
+        Study(given).measure()
     if given.record:
         keep(given)
 
@@ -88,9 +88,7 @@ def reviews(data: Path | None, n: int, queries: int, seed: int) -> Family:
         own = [next(rows) for _ in range(n)]
         drawn = [WORDS[str(label)] for label in rng.integers(2, size=n)]
         sources[f"random{k}"] = [{**row, "label": label} for row, label in zip(own, drawn, strict=True)]
-    sources |= {
-        name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))
-    }
+    sources |= {name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))}
     return sources, dev[:queries], {name for name in sources if name.startswith("flipped")}
 
 
@@ -164,23 +162,25 @@ class Study:
         )
         self.retrain = whence.Retrain(self.problem, self.recipe, batched=True, batch_size=given.together)
         self.drawn = whence.Bernoulli(0.5).draw(self.tasks, given.subsets, seed=given.seed)
-        self.prices: dict[str, tuple[float, float]] = {}  # in true runs: by passes, by processor seconds
+        # Passes and processor seconds of a true run; of the rungs, the same in true runs.
+        kept = self.out / "prices.json"
+        self.prices: dict[str, tuple[float, ...]] = json.loads(kept.read_text()) if kept.exists() else {}
         setting = {"family": given.family, "bad": sorted(bad & set(sources)), "recipe": str(self.recipe)}
         self.write("setting.json", {**setting, "problem": str(self.problem), "layers": given.layers})
         print(self.problem, self.recipe, sep="\n", flush=True)
 
     def measure(self) -> None:
-        """Truth, rungs, what ways to choose need, what they choose; last, truth once more with another seed."""
+        """Truth, rungs, truth once more with another seed, what ways to choose need, and what they choose."""
         given, seed = self.given, self.given.seed
-        self.one_run = self.priced(lambda: self.retrain.batch(self.drawn[: given.together], [seed] * given.together))
-        self.one_run = tuple(part / given.together for part in self.one_run)
-        print(f"a true run: {self.one_run[0]:.0f} passes, {self.one_run[1]:.1f} s", flush=True)
-        self.true_runs("truth", self.drawn, seed=seed)
+        cost = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
+        if "true run" not in self.prices:
+            self.prices["true run"] = tuple(part / len(self.drawn) for part in cost)
+            self.write("prices.json", self.prices)
         self.rungs()
+        self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
         everything = np.ones((1, self.tasks))
         self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
         self.trained_for_real()
-        self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
 
     def true_runs(self, name: str, subsets: np.ndarray, **how: int) -> whence.Outcomes:
         began = time.process_time()
@@ -197,7 +197,7 @@ class Study:
         return float(sum(self.passes)), time.process_time() - began
 
     def in_runs(self, cost: tuple[float, float]) -> tuple[float, ...]:
-        return tuple(part / one for part, one in zip(cost, self.one_run, strict=True))
+        return tuple(part / one for part, one in zip(cost, self.prices["true run"], strict=True))
 
     def rungs(self) -> None:
         """Estimates of every rung, each at its price; that of TRAK holds the joint run, which influence takes over."""
@@ -216,8 +216,6 @@ class Study:
         }
         random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
         many = np.unique(np.vstack([self.drawn, random]), axis=0)
-        if (self.out / "prices.json").exists():
-            self.prices = json.loads((self.out / "prices.json").read_text())
         for name, make in kinds.items():
             if name in given.without or (self.out / f"rung_{name}.npz").exists():
                 continue
@@ -319,7 +317,8 @@ def tiny() -> tuple:
 
 def keep(given: argparse.Namespace) -> None:
     """Record the true runs with the package, and rungs, prices and choices beside the results."""
-    first, second, others = (whence.read_outcomes(given.out / f"{name}.npz") for name in ("truth", "again", "others"))
+    first, second, others = (whence.read_outcomes(given.out / name) for name in ("truth", "again", "others"))
+    second = second.rows(np.flatnonzero(~np.isnan(second.values).any(1)))  # as far as it has come
     runs = whence.Outcomes(
         np.vstack([first.subsets, second.subsets]), np.vstack([first.values, second.values]), first.task_names,
         first.target_names,
@@ -354,8 +353,8 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     for name, usual in {**USUAL, **OWN["reviews"]}.items():
         parser.add_argument(f"--{name}", type=type(usual))
     given = parser.parse_args(argv)
-    if given.model is None and not given.quick:
-        parser.error("give a model, or --quick")
+    if given.model is None and not (given.quick or given.record):
+        parser.error("give a model, --quick, or --record for what a folder holds already")
     for name, usual in {**USUAL, **OWN[given.family], **(QUICK if given.quick else {})}.items():
         if getattr(given, name) is None:
             setattr(given, name, usual)

@@ -46,9 +46,9 @@ def test_the_study_at_its_smallest(tmp_path, monkeypatch):
         each = [spearmanr(rung.values[rows, t], true[:, t])[0] for t in range(truth.n_targets)]
         assert score == pytest.approx(np.mean(each), abs=0.15)  # kept in half precision, which makes ties
     assert found.price("influence")[0] == pytest.approx(found.prices["influence"][0] + found.prices["joint run"][0])
-    assert all(0 < part < found.prices["trak"][at] for at, part in enumerate(found.prices["joint run"]))
+    assert 0 < found.prices["joint run"][0] < found.prices["trak"][0]
     text = "\n".join(found.tables())
-    assert "of 2, " in text  # noise0 and off0 were planted
+    assert "of 1, " in text  # one source has swapped answers
     for way in ("fused", "all sources", "leave one out", "random"):
         assert f"| {way} |" in text
 

@@ -124,7 +124,9 @@ def finetune(
         recipe = _recipe(sum(map(len, sources)), steps, lr, batch_size)
         leaks = hf.find_leaks(sources, targets)
         hf.warn_of_leaks(leaks)
-        import_transformers().utils.logging.disable_progress_bar()
+        talk = import_transformers().utils.logging
+        talk.disable_progress_bar()
+        talk.set_verbosity_error()  # of advice on packed GGUF weights, which these are not
         adapted = hf.load(
             model, device=device, dtype=dtype, rank=rank, modules=args.names_of(modules), layers=layers,
             adapter=adapter, checkpointing=checkpointing, seed=seed,

@@ -105,7 +105,7 @@ def load(
         By default CUDA, if available.
     dtype : dtype or str, optional
         Of the frozen model; by default bfloat16 on CUDA and float32 on a CPU. A CPU that multiplies bfloat16 natively
-        is three times as fast with it.
+        is two to three times as fast with it.
     checkpointing : bool, optional
         Whether blocks of the model run again in the backward pass, which takes a third more time and far less memory;
         by default if fewer than four examples would fit into memory.
