@@ -1,7 +1,8 @@
 """What the fine-tuning runs of SmolLM2-135M say: every rung, alone and fused with true runs, at its price.
 
-    python experiments/finetune_tables.py               a few minutes, without a model
-    python experiments/finetune_tables.py reviews --picture docs/images/finetune_smollm.png
+    python experiments/finetune_tables.py reviews       some minutes, without a model
+    python experiments/finetune_tables.py arithmetic
+    python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
 It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
 experiments/finetune_smollm.py kept beside them: estimates of every rung, prices, choices. Rungs and true runs learn
@@ -42,15 +43,17 @@ Scores = dict[str, list[float]]  # by kind of outcome, of every split
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("families", nargs="*", default=["reviews", "arithmetic"])
+    parser.add_argument("families", nargs="*")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
-    found = {family: Recorded(family) for family in given.families}
-    for runs in found.values():
-        print("\n\n".join([f"## {runs.family}", runs.ceiling(), *runs.tables()]))
+    for family in given.families:
+        runs = Recorded(family)
+        (RECORDED / f"{family}_scores.json").write_text(json.dumps(runs.means(), indent=1) + "\n", encoding="utf-8")
+        print("\n\n".join([f"## {runs.family}", runs.ceiling(), *runs.tables()]), flush=True)
     if given.picture:
-        picture(found, given.picture)
+        files = {family: RECORDED / f"{family}_scores.json" for family in ("reviews", "arithmetic")}
+        picture({name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}, given.picture)
 
 
 class Recorded:
@@ -80,7 +83,7 @@ class Recorded:
     def _split(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Subsets to learn from, in order, and those to judge by, all of which have been trained twice."""
         rng = np.random.default_rng(seed)
-        judge = rng.permutation(len(self.second))[:JUDGED]
+        judge = rng.permutation(len(self.second))[: min(JUDGED, 3 * len(self.second) // 4)]
         return rng.permutation(np.setdiff1d(np.arange(self.truth.n_runs), judge)), judge
 
     def _score(self, parts: tuple[str, ...], n: int) -> Scores:
@@ -118,6 +121,15 @@ class Recorded:
         below, above = next((a, b) for a, b in pairwise(curve) if score <= b[1])
         share = (score - below[1]) / (above[1] - below[1])
         return f"{below[0] * (above[0] / below[0]) ** share:.0f}"
+
+    def means(self) -> dict[str, dict[str, list[float]]]:
+        """Whole prices by passes of every way to predict, with their mean scores for each query."""
+        found = {}
+        for name, scores in self.scores.items():
+            prices = [round(n + self.price(name)[0], 2) for n in scores]
+            means = [round(float(np.mean(own["each query"])), 4) for own in scores.values()]
+            found[name] = {"price": prices, "lds": means}
+        return found
 
     def ceiling(self) -> str:
         """The score of one true run with another seed."""
@@ -197,23 +209,17 @@ def mean_loss(runs: whence.Outcomes) -> whence.Outcomes:
     return whence.Outcomes(runs.subsets, runs.values.mean(1), runs.task_names, ["loss"])
 
 
-def picture(found: dict[str, Recorded], path: Path) -> None:
-    """LDS for each query against the whole price, of true runs alone and of every way to fuse them."""
+def picture(found: dict[str, dict], path: Path) -> None:
+    """LDS for each query against the whole price, of true runs alone and of ways to fuse them."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(found), 4), layout="constrained")
-    shown = {"true runs": "true runs alone", "trak": "TRAK", "merged_outputs": "merged adapters"} | {
-        name: NAMES[name].strip("*") for name in MIXES
-    }
-    for axes, (family, runs) in zip(
-        np.atleast_1d(figure.subplots(1, len(found), sharey=True)), found.items(), strict=True
-    ):
+    shown = {"true runs": "true runs alone", "along": "GradEx along a run", "merged_outputs": "merged adapters"}
+    shown |= {name: NAMES[name].strip("*") for name in MIXES}
+    for axes, (family, ways) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
         for name, label in shown.items():
-            passes, _ = runs.price(name)
-            points = [(n + passes, np.mean(own["each query"])) for n, own in runs.scores[name].items()]
-            axes.plot(
-                *zip(*points, strict=True), marker="o", color="black" if name == "true runs" else None, label=label
-            )
+            color = "black" if name == "true runs" else None
+            axes.plot(ways[name]["price"], ways[name]["lds"], marker="o", color=color, label=label)
         axes.set(title=family, xlabel="price in true runs (passes)", xscale="log")
         axes.set_xticks([2, 5, 10, 20, 40], ["2", "5", "10", "20", "40"])
         axes.grid(alpha=0.3)
