@@ -214,17 +214,19 @@ def picture(found: dict[str, dict], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5 * len(found), 4), layout="constrained")
-    shown = {"true runs": "true runs alone", "along": "GradEx along a run", "merged_outputs": "merged adapters"}
-    shown |= {name: NAMES[name].strip("*") for name in MIXES}
+    shown = {"true runs": "true runs alone", "trak": "TRAK", "trak + influence": "TRAK, influence functions"}
+    shown |= {"trak + merged": "TRAK, merged adapters", "along": "GradEx along a run"}
+    shown |= {"merged_outputs": "merged adapters"}
     for axes, (family, ways) in zip(figure.subplots(1, len(found), sharey=True), found.items(), strict=True):
         for name, label in shown.items():
             color = "black" if name == "true runs" else None
             axes.plot(ways[name]["price"], ways[name]["lds"], marker="o", color=color, label=label)
         axes.set(title=family, xlabel="price in true runs (passes)", xscale="log")
-        axes.set_xticks([2, 5, 10, 20, 40], ["2", "5", "10", "20", "40"])
+        axes.set_xticks([1, 2, 5, 10, 20, 40], ["1", "2", "5", "10", "20", "40"])
+        axes.set_xticks([], minor=True)
         axes.grid(alpha=0.3)
     figure.axes[0].set_ylabel("LDS for each query")
-    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.axes[-1].legend(frameon=False, fontsize=8, loc="upper left")
     figure.savefig(path, dpi=110)
 
 
