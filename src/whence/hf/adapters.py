@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 
 from whence.errors import DataWarning, InputError, some_of
 from whence.hf.completions import Classes, Completions, TokenLoss, checkpointed
-from whence.hf.frozen import blocks_of
+from whence.hf.frozen import last_blocks
 from whence.hf.sources import Source
 from whence.hf.tokens import Rows, cut_in_words, padded, tokenize
 from whence.icl.language import context_of, import_transformers, load_pretrained
@@ -158,7 +158,7 @@ def adapt(
             r=rank,
             lora_alpha=2 * rank if alpha is None else alpha,
             target_modules=list(modules) or ("all-linear" if layers is None else _linear_names(model)),
-            layers_to_transform=None if layers is None else _last_blocks(model, layers),
+            layers_to_transform=None if layers is None else last_blocks(model, layers),
             task_type="SEQ_CLS" if classifier else "CAUSAL_LM",
         )
         return Adapted(_begun(model, options, modules, seed), tokenizer, classes, checkpointing)
@@ -196,17 +196,6 @@ def _linear_names(model: PreTrainedModel) -> list[str]:
     head = model.get_output_embeddings()  # type: ignore[no-untyped-call]
     layers = [name for name, layer in model.named_modules() if isinstance(layer, kinds) and layer is not head]
     return list(dict.fromkeys(name.split(".")[-1] for name in layers))
-
-
-def _last_blocks(model: PreTrainedModel, layers: int) -> list[int]:
-    """Numbers of the last so many blocks."""
-    n = len(blocks_of(model))
-    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= n:
-        raise InputError(
-            f"must be a whole number from 1 to {n}, the blocks of the model. Got {layers!r} instead.",
-            parameter="layers", of="hf.load",
-        )  # fmt: skip
-    return list(range(n - layers, n))
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from whence.errors import InputError
 from whence.icl.language import import_transformers
 
 
@@ -19,6 +20,17 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The blocks of a model of transformers, in the order in which they run."""
     kind = import_transformers().modeling_layers.GradientCheckpointingLayer
     return [block for block in model.modules() if isinstance(block, kind)]
+
+
+def last_blocks(model: nn.Module, layers: int) -> list[int]:
+    """Numbers of the last so many blocks."""
+    n = len(blocks_of(model))
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 1 <= layers <= n:
+        raise InputError(
+            f"must be a whole number from 1 to {n}, the blocks of the model. Got {layers!r} instead.",
+            parameter="layers", of="hf.load",
+        )  # fmt: skip
+    return list(range(n - layers, n))
 
 
 def up_to_first_trained(model: nn.Module) -> list[nn.Module]:

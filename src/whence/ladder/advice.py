@@ -21,8 +21,8 @@ SMALL = 50_000  # trained parameters, up to which what was measured on small mod
 # Rank correlation with true runs for each query (LDS), as measured: mean, lowest and highest of some problems. Small
 # models from a random start: six problems of benchmarks/results/scores.md, and for GradEx, BIF and merging two networks
 # on digits (ladder.md). Larger ones, fine-tuned: modular arithmetic and newsgroups (estimators_modular.md,
-# estimators_newsgroups.md, baselines_modular.md, scores.md; along a run, of all outputs: gradex_fidelity.md), and LoRA of
-# a language model (finetune_smollm.md).
+# estimators_newsgroups.md, baselines_modular.md, scores.md; along a run, of all outputs: gradex_fidelity.md), and LoRA
+# adapters of a language model (finetune_smollm.md).
 EXACT = 0.97
 Evidence = tuple[float, float, float]
 EXPECTED: dict[str, tuple[Evidence, Evidence]] = {
