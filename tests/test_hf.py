@@ -208,6 +208,12 @@ def test_a_budget_buys_estimates_with_at_most_half_of_it():
         plan_of(problem, recipe, 2)
 
 
+def test_a_plan_has_no_more_true_runs_than_there_are_subsets():
+    problem, recipe = tiny_problem(n_tasks=2), whence.Recipe(steps=50, lr=0.01, batch_size=8)
+    assert plan_of(problem, recipe, 20).n_true == 3
+    assert plan_of(problem, recipe, 20, weights=True).n_true > 10
+
+
 def test_the_same_model_is_used_by_every_problem_of_it():
     prepared = tiny_prepared()
     one, two = prepared.problem(), prepared.problem(accuracy=True)

@@ -180,6 +180,8 @@ def test_weights_several_targets_and_queries(place, tmp_path):
     [
         (["--budget", "1"], "--budget must be at least 3, in true runs. Got 1 instead."),
         (["--modules", "queries"], "No layer of the model is named queries. There are: q_proj"),
+        (["--layers", "9"], "--layers must be a whole number from 1 to 2, the blocks of the model. Got 9 instead."),
+        (["--dtype", "int8"], "--dtype must be one of float32, bfloat16, float16, auto. Got 'int8' instead."),
         (["--weights", "--tokens", "100"], "not both"),
         (["--tokens", "5"], "--tokens must be at least"),
         (["--lr", "1e-9"], "The run on all tasks has learned nothing after 10 of 20 steps"),
@@ -204,6 +206,27 @@ def test_leaks_are_said_before_any_model_is_loaded(place, tmp_path):
     said = " ".join(result.stderr.split())
     assert "The source 'leaky' holds 20 examples of the targets" in said
     assert said.index("leaky") < said.index("there is no such folder")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--lr", "-1"], "The 'lr' of a recipe must be a finite number above 0. Got -1.0."),
+        (["--template", "no fields"], "The template must have {text} and {label} in it"),
+        (["-o", "FILE"], "this is a file. Give a folder with -o"),
+    ],
+)
+def test_what_needs_no_model_is_said_before_one_is_loaded(place, tmp_path, options, message):
+    (tmp_path / "file").write_text("mine")
+    options = [str(tmp_path / "file") if option == "FILE" else option for option in options]
+    files = [place / "data" / f"{name}.jsonl" for name in ("good0", "bad0")]
+    given = ["finetune", tmp_path / "no model", "--tasks", *files, "--target", place / "data" / "val.jsonl"]
+    result = CliRunner().invoke(app, [*map(str, given), "-o", str(tmp_path / "run"), *options])
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert "no such folder" not in result.stderr
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not (tmp_path / "run").exists()
 
 
 def test_one_source_is_nothing_to_choose_from(place, tmp_path):

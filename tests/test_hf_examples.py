@@ -8,32 +8,49 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 
 import whence
 from finetuning import save_model, texts, write_jsonl
+from whence.datasets import recorded
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 sys.path.insert(0, str(EXPERIMENTS))
 
 import finetune_smollm  # noqa: E402
+import finetune_tables  # noqa: E402
 import trainer_sources  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
 
-def test_the_study_at_its_smallest(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["finetune_smollm.py", "--quick", "--out", str(tmp_path)])
+def test_the_study_at_its_smallest(tmp_path, monkeypatch):
+    """Runs are recorded, and what is said of them is what a plain loop finds."""
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path / "sets")
+    for module, name, value in [
+        (finetune_smollm, "RECORDED", tmp_path / "kept"), (finetune_tables, "JUDGED", 4),
+        (finetune_tables, "SPLITS", 2), (finetune_tables, "TRUE_RUNS", (3, 5)),
+    ]:  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    monkeypatch.setattr(sys, "argv", ["finetune_smollm.py", "--quick", "--record", "--out", str(tmp_path / "run")])
     finetune_smollm.main()
-    printed = capsys.readouterr().out
-    found = json.loads(printed[printed.index("{\n") :])
-    assert found["bad sources"]["planted"] == ["noise0", "off0"]
-    assert set(found["trained for real"]) >= {"fused", "all sources", "leave one out", "random"}
-    for name, rows in found["lds"].items():
-        for row in rows.values():
-            assert -1 <= row["each query"] <= 1
-            assert row["price"] > 0 or name == "true runs alone"
-    truth = whence.read_outcomes(tmp_path / "truth.npz")
+    truth = whence.datasets.load("smollm_arithmetic")
     np.testing.assert_array_equal(truth.subsets[:10], truth.subsets[10:])
+    assert not np.array_equal(truth.values[:10], truth.values[10:])
+    found = finetune_tables.Recorded("arithmetic", tmp_path / "kept")
+    rung = whence.read_outcomes(tmp_path / "run" / "rung_trak.npz")
+    for (learn, judge), score in zip(found.splits, found.scores["trak"][0]["each query"], strict=True):
+        assert not set(learn) & set(judge)
+        rows = [int(np.flatnonzero((rung.subsets == truth.subsets[at]).all(1))[0]) for at in judge]
+        true = (truth.values[judge] + truth.values[judge + 10]) / 2
+        each = [spearmanr(rung.values[rows, t], true[:, t])[0] for t in range(truth.n_targets)]
+        assert score == pytest.approx(np.mean(each), abs=0.15)  # kept in half precision, which makes ties
+    assert found.price("influence")[0] == pytest.approx(found.prices["influence"][0] + found.prices["joint run"][0])
+    assert 0 < found.prices["joint run"][0] < found.prices["trak"][0]
+    text = "\n".join(found.tables())
+    assert "of 1, " in text  # one source has swapped answers
+    for way in ("fused", "all sources", "leave one out", "random"):
+        assert f"| {way} |" in text
 
 
 @pytest.fixture

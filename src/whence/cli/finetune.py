@@ -51,6 +51,7 @@ Rate = Annotated[float, training("--lr", metavar="RATE", help="Learning rate.")]
 BatchSize = Annotated[int, training(metavar="N", help="Examples in a batch.", min=1)]
 Rank = Annotated[int, adapting(metavar="N", help="Rank.", min=1)]
 Modules = Annotated[args.Names, adapting(metavar="NAME", help="Layers to adapt (default: all linear).")]
+Layers = Annotated[int | None, adapting(metavar="N", help="Adapt the last N blocks only, which is faster.", min=1)]
 Adapter = Annotated[Path | None, adapting(metavar="FOLDER", help="Adapter to continue.")]
 TemplateText = Annotated[
     str | None, writing("--template", metavar="TEXT", help=r"Template with {text} and {label}; \n is a new line.")
@@ -59,6 +60,8 @@ MaxLength = Annotated[int | None, writing(metavar="N", help="Tokens of an exampl
 CHECKPOINTING = "Use less memory and more time (default: where fewer than four examples fit)."
 Checkpointing = Annotated[bool | None, running(help=CHECKPOINTING)]
 Device = Annotated[str | None, running(metavar="NAME", help="Device, such as cuda or cpu.")]
+PRECISION = "Precision of the frozen model (default: bfloat16 on a GPU, else float32)."
+Dtype = Annotated[str | None, running(metavar="NAME", help=PRECISION)]
 Jobs = Annotated[int, running("--jobs", "-j", metavar="N", help="Number of workers.")]
 EngineName = Annotated[str | None, running("--engine", metavar="NAME", help="local, ray or inline.")]
 
@@ -80,10 +83,12 @@ def finetune(
     batch_size: BatchSize = 16,
     rank: Rank = 8,
     modules: Modules = None,
+    layers: Layers = None,
     adapter: Adapter = None,
     template: TemplateText = None,
     max_length: MaxLength = None,
     device: Device = None,
+    dtype: Dtype = None,
     checkpointing: Checkpointing = None,
     jobs: Jobs = 1,
     engine: EngineName = None,
@@ -106,20 +111,24 @@ def finetune(
         raise InputError("There must be at least two sources to choose from. Got one.")
     if tokens is not None and weights:
         raise InputError("Give {tokens} or {weights}, not both.", tokens=tokens, weights=True)
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output}: this is a file. Give a folder with -o, which is created if need be.")
+    written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
+    recipe = _recipe(sum(map(len, sources)), steps, lr, batch_size)
     leaks = hf.find_leaks(sources, targets)
     hf.warn_of_leaks(leaks)
-    import_transformers().utils.logging.disable_progress_bar()
+    talk = import_transformers().utils.logging
+    talk.disable_progress_bar()
+    talk.set_verbosity_error()  # of advice on packed GGUF weights, which these are not
     adapted = hf.load(
-        model, device=device, rank=rank, modules=args.names_of(modules), adapter=adapter,
-        checkpointing=checkpointing, seed=seed,
+        model, device=device, dtype=dtype, rank=rank, modules=args.names_of(modules), layers=layers,
+        adapter=adapter, checkpointing=checkpointing, seed=seed,
     )  # fmt: skip
-    written = None if template is None else whence.icl.Template(template.replace("\\n", "\n"))
     prepared = hf.prepare(adapted, sources, targets, template=written, max_length=max_length, per_query=per_query)
-    recipe = _recipe(prepared, steps, lr, batch_size)
     short = all(each.format in SHORT for each in targets)  # answers that can be right or wrong
     how: dict[str, Any] = {"accuracy": short, "jobs": jobs, **({} if engine is None else {"engine": engine})}
     problem = prepared.problem()
-    plan = hf.plan_of(problem, recipe, budget)
+    plan = hf.plan_of(problem, recipe, budget, weights=weights)
     print_line("note", f"This takes {hf.plan_in_words(plan)}.")
     print_line("note", f"A run has {recipe}. {prepared.adapted}.")
     found = hf.finetune(prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how)
@@ -135,11 +144,10 @@ def finetune(
     return Answer(document, page)
 
 
-def _recipe(prepared: "Prepared", steps: int | None, lr: float, batch_size: int) -> "Recipe":
+def _recipe(examples: int, steps: int | None, lr: float, batch_size: int) -> "Recipe":
     """By default one pass over all sources; the rate rises at first, then falls to 0."""
     import whence
 
-    examples = sum(len(rows.rows) for rows in prepared.tasks)
     taken = steps or min(MOST_STEPS, max(FEWEST_STEPS, -(-examples // batch_size)))
     return whence.Recipe(
         steps=taken, lr=lr, batch_size=batch_size, schedule="linear", warmup=taken // 10, clip=1.0, weighting="sample"

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 Scale = float | Mapping[str, float]
 STATISTICS_ROWS = 512  # examples for the statistics of batch normalisation
-SOME_EXAMPLES = 2000  # of the tasks, that merged weights are tried on
+SOME_EXAMPLES = 256  # of all tasks, that a merge is tried on: by outputs, each run takes a pass over them
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ class Trajectory:
     steps: tuple[int, ...]  # of the points
     points: tuple[State, ...]  # from W₀ to the end of the run
     directions: Subspace  # orthonormal span of the gradients of the tasks at the points, and of point − W₀
-    loss: float  # of all tasks at the end of the run
+    loss: float  # of all tasks at the end of the run, on the examples that gradients are taken of
 
 
 def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | None = None, seed: int = 0) -> Trajectory:
@@ -64,7 +64,7 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     pulls.append(torch.stack([_flat(state, problem) - origin for state in states[1:]]))
     like = {name: problem.start[name] for name in problem.trained}
     directions = Subspace(split(orthonormal(torch.cat(pulls)), like))
-    losses = stack.evaluate(end, problem.tasks, {"loss": problem.loss})["loss"]
+    losses = stack.evaluate(end, pulling.tasks, {"loss": problem.loss})["loss"]
     return Trajectory(tuple(wanted), tuple(states), directions, float(losses.double().mean()))
 
 

@@ -9,6 +9,7 @@ trained token over its best rival: if it is above 0, the model would write all o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.nn.functional import linear
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
+from whence.hf.frozen import blocks_of, starting_at, states_below, up_to_first_trained
 from whence.icl.language import import_transformers
 from whence.models.losses import Logistic
 from whence.models.metrics import Metric
@@ -78,32 +80,41 @@ class Completions(Wrapped):
 
     Examples are ``input_ids`` (n, L), padded at the end, and ``places`` (n, T) of their trained tokens, −1 where there
     are fewer. Only these go through the output layer. Later tokens do not change the outputs of earlier ones, so
-    padding needs no mask.
+    padding needs no mask. With ``states`` (n, L, d), which `below` computes once, the frozen blocks below the first
+    trained one are not run again.
     """
 
     def __init__(self, model: nn.Module, *, lead: bool = False) -> None:
         super().__init__(model)
         self.lead = lead
+        self.blocks = up_to_first_trained(self.model)
+
+    def below(self, input_ids: Tensor) -> Tensor:
+        """Hidden states (n, L, d) of tokens, as the first trained block is given them."""
+        return states_below(self.model, self.blocks, input_ids)
 
     def trimmed(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inputs without the padding that all examples (…, n) have; on a card, in few lengths, each recorded."""
         ids, places = inputs["input_ids"], inputs["places"]
         width, length = int((places >= 0).sum(-1).max()), _rounded_up(int(places.max()) + 1, ids.device)
-        return {"input_ids": ids[..., :length], "places": places[..., :width]}
+        kept = {"input_ids": ids[..., :length], "places": places[..., :width]}
+        return kept | {name: value[..., :length, :] for name, value in inputs.items() if name == "states"}
 
-    def forward(self, input_ids: Tensor, places: Tensor) -> Tensor:
+    def forward(self, input_ids: Tensor, places: Tensor, states: Tensor | None = None) -> Tensor:
         if not _only_shapes(input_ids):
-            input_ids, places = self.trimmed({"input_ids": input_ids, "places": places}).values()
+            given = {"input_ids": input_ids, "places": places} | ({} if states is None else {"states": states})
+            given = self.trimmed(given)
+            input_ids, places, states = given["input_ids"], given["places"], given.get("states")
         real, at = places >= 0, places.clamp_min(1)
-        logits = self._logits(input_ids, at - 1)
+        with nullcontext() if states is None else starting_at(self.blocks, states):
+            logits = self._logits(input_ids, at - 1)
         tokens = input_ids.gather(1, at)[..., None]
-        picked = logits.gather(-1, tokens)[..., 0]
-        each = logits.logsumexp(-1) - picked
+        each = -logits.log_softmax(-1).gather(-1, tokens)[..., 0]
         loss = ((each * real).sum(1) / real.sum(1)).clamp_min(LEAST)
         outputs = -loss - torch.log(-torch.expm1(-loss))
         if not self.lead:
             return outputs[:, None]
-        ahead = picked - logits.scatter(-1, tokens, float("-inf")).amax(-1)
+        ahead = logits.gather(-1, tokens)[..., 0] - logits.scatter(-1, tokens, float("-inf")).amax(-1)
         return torch.stack([outputs, ahead.masked_fill(~real, float("inf")).amin(1)], dim=1)
 
     def _logits(self, input_ids: Tensor, at: Tensor) -> Tensor:
@@ -171,9 +182,8 @@ def stackable(model: nn.Module) -> nn.Module:
 
 def checkpointed(model: nn.Module) -> nn.Module:
     """The same model with gradient checkpointing: blocks keep only their inputs, and run again in the backward pass."""
-    kind = import_transformers().modeling_layers.GradientCheckpointingLayer
-    for block in model.modules():
-        if isinstance(block, kind) and getattr(block.forward, "func", None) is not _run_again:
+    for block in blocks_of(model):
+        if getattr(block.forward, "func", None) is not _run_again:
             block.forward = partial(_run_again, block, block.forward)
     return model
 

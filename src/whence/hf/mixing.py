@@ -67,7 +67,7 @@ class Plan:
         return sum(self.prices.values()) + self.n_true
 
 
-def plan_of(problem: Problem, recipe: Recipe, budget: float) -> Plan:
+def plan_of(problem: Problem, recipe: Recipe, budget: float, *, weights: bool = False) -> Plan:
     """Spend a budget: up to half of it on estimates, as many as go into that, and the rest on true runs.
 
     Parameters
@@ -76,6 +76,8 @@ def plan_of(problem: Problem, recipe: Recipe, budget: float) -> Plan:
     recipe : Recipe
     budget : float
         In true runs.
+    weights : bool
+        Whether sources are mixed with weights. Otherwise there are no more true runs than subsets.
     """
     if not budget >= FEWEST_RUNS:
         raise InputError(
@@ -93,7 +95,8 @@ def plan_of(problem: Problem, recipe: Recipe, budget: float) -> Plan:
     for name, price in sorted(prices.items(), key=lambda item: item[1]):
         if sum(chosen.values()) + price <= budget / 2:
             chosen[name] = price
-    return Plan(chosen, max(FEWEST_RUNS, int(budget - sum(chosen.values()))))
+    n_true = max(FEWEST_RUNS, int(budget - sum(chosen.values())))
+    return Plan(chosen, n_true if weights else min(n_true, 2**n_tasks - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,7 +198,7 @@ def finetune(
     """
     check_limit(prepared.tokens, tokens, weights=weights)
     problem, on_loss = prepared.problem(accuracy=accuracy), prepared.problem()
-    plan = plan_of(problem, recipe, budget)
+    plan = plan_of(problem, recipe, budget, weights=weights)
     folder = None if path is None else Path(path)
 
     def kept(name: str) -> Path | None:

@@ -1,9 +1,9 @@
 """What runs usually look like: the prior of the hyperparameters of the combined kernel, learned over real tables.
 
 ``python benchmarks/priors.py`` tunes the kernel on many runs of every table, and states what is added to the means that
-it finds: tuned on few runs, so many hyperparameters find more signal and less noise than there is. The prior starts with
-less linear signal, fewer pairs, more noise, and a larger but smoother effect of size than many runs have. A few runs
-start from here, many overrule it.
+it finds: tuned on few runs, so many hyperparameters find more signal and less noise than there is. The prior starts
+with less linear signal, fewer pairs, more noise, and a larger but smoother effect of size than many runs have. A few
+runs start from here, many overrule it.
 """
 
 from __future__ import annotations
