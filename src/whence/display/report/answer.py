@@ -51,6 +51,7 @@ class Facts:
     n_subsets: int
     places: int  # decimals that outcomes are shown with
     correlation: float  # of ranks on held-out runs; NaN without any
+    error: float  # of values there, a share of their variance; NaN without any
     ceiling: float  # the best correlation that noise leaves room for; NaN if unknown
     complete: bool  # no subset like the measured ones is left to measure
     curve: LearningCurve | None  # over all targets
@@ -74,16 +75,17 @@ def facts_of(
         n_runs=int(np.isfinite(values).sum()),
         n_subsets=len(np.unique(model.outcomes.subsets[np.isfinite(values)], axis=0)),
         places=decimals(std if math.isfinite(std) and std > 0 else values),
-        correlation=_correlation(model, target),
+        correlation=_on_held_out(model, target, "lds"),
+        error=_on_held_out(model, target, "residual_error"),
         ceiling=float(ceiling.per_target[target]),
         complete=_complete(model, target),
         curve=curve,
     )
 
 
-def _correlation(model: Model, target: int) -> float:
+def _on_held_out(model: Model, target: int, score: str) -> float:
     part = next(part for part in model.parts if target in part.targets)
-    return math.nan if part.chosen is None else float(part.chosen.lds[part.targets == target][0])
+    return math.nan if part.chosen is None else float(getattr(part.chosen, score)[part.targets == target][0])
 
 
 def _everything(model: Model, target: int) -> tuple[float, bool]:
