@@ -190,7 +190,7 @@ def test_names_are_never_cut_in_a_pipe(tmp_path):
     path = tmp_path / "runs.csv"
     S = whence.Exhaustive().draw(4)
     names = [f"[bold]{'very_long_name_' * 12}{place}" for place in range(4)]
-    whence.Outcomes(S, S @ np.arange(4.0), names, ["loss"]).write(path)
+    whence.Outcomes(S, S @ np.arange(4.0) + S[:, 0] * S[:, 1], names, ["loss"]).write(path)
     for verb in ("attribute", "interactions", "select"):
         assert names[0] in run(verb, path, "-O", "loss").stdout
 

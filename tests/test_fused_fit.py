@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 import oracles
 import whence
+from browser import inflated
 from whence.display.report import findings
-from whence.display.report.packing import inflated
 from whence.errors import DataWarning, InputError
 from whence.evaluation import learning_curve
 from whence.surrogates.averaged import AveragedSurrogate
