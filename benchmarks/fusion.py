@@ -48,8 +48,8 @@ WORLDS = {  # words: quality, noise, pairs, targets
 
 HERE = Path(__file__).resolve().parent
 TABLES = HERE.parent.parent / "shared" / "data" / "tables"
-DEVELOPED = ("shapiq_dsetval_bike", "shapiq_featsel_adult", "shapiq_sentiment14")  # weights were set on these
-JUDGED = ("shapiq_dataval_adult", "shapiq_ensemble_california", "shapiq_image_resnet14")
+DEVELOPED = ("shapiq_image_resnet14", "shapiq_sentiment14")  # weights were set on these, and on simulated worlds
+JUDGED = ("shapiq_dataval_adult", "shapiq_dsetval_bike", "shapiq_ensemble_california", "shapiq_featsel_adult")
 TABLE_NUMBERS, ESTIMATED, JUDGING = (4, 6, 10, 20, 40), 200, 300
 KINDS = ("0.8 × truth", "noisy", "correlated 0.8", "correlated 0.5", "another function", "noise")
 ABOUT_TABLES = f"""One column of a table of many subsets is the truth. {ESTIMATED} rows of it are estimated, others are
