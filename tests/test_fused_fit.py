@@ -270,6 +270,19 @@ def test_misleading_estimates_are_not_trusted_and_it_says_so():
         assert "Trust in the estimates: none" in str(model)
 
 
+@pytest.mark.slow
+def test_a_few_skewed_runs_do_not_spoil_good_estimates():
+    def ranks(seed):
+        S = whence.Bernoulli(0.5).draw(10, 136, seed=seed)
+        y = np.exp((S - 0.5) @ np.random.default_rng(seed).normal(size=10))
+        alone = whence.fit(whence.Outcomes(S[:60], 0.8 * y[:60]))
+        both = whence.fit(whence.Outcomes(S[60:66], y[60:66]), estimates=alone)
+        return [whence.lds(model, whence.Outcomes(S[66:], y[66:])).mean for model in (alone, both)]
+
+    alone, both = np.mean([ranks(seed) for seed in range(6)], axis=0)
+    assert both > alone - 0.003
+
+
 def test_true_runs_alone_are_chosen_where_they_do_better(monkeypatch, learned):
     monkeypatch.setattr("whence.surrogates.fused.CombinedSurrogate", lambda **_: _Nonsense())
     model = whence.fit(true_runs(24), estimates=learned)
