@@ -56,7 +56,7 @@ CANDIDATES: Mapping[str, Any] = {
 # Weights before any run. The kernels contain "additive" and predict better than it on most tables. The fused surrogates
 # contain "estimates" and "kernel": they learn by themselves what estimates are worth, and a few held-out runs are a
 # worse judge of that. On ranks, one run that is far off does not decide what estimates are worth.
-PRIOR = {"additive": 0.25, FUSED: 5.0, RANK_FUSED: 60.0, ESTIMATES: 30.0}
+PRIOR = {"additive": 0.25, FUSED: 5.0, RANK_FUSED: 60.0, ESTIMATES: 20.0}
 FEWEST_RUNS = 3
 # This many targets can help each other while runs are few; with many runs, each target has enough of its own.
 FEWEST_TO_SHARE = 10
