@@ -49,7 +49,11 @@ WORLDS = {  # words: quality, noise, pairs, targets
 HERE = Path(__file__).resolve().parent
 TABLES = HERE.parent.parent / "shared" / "data" / "tables"
 DEVELOPED = ("shapiq_image_resnet14", "shapiq_sentiment14")  # weights were set on these, and on simulated worlds
-JUDGED = ("shapiq_dataval_adult", "shapiq_dsetval_bike", "shapiq_ensemble_california", "shapiq_featsel_adult")
+SEEN = ("shapiq_dataval_adult", "shapiq_dsetval_bike", "shapiq_ensemble_california", "shapiq_featsel_adult")
+GROUPS = {
+    "Tables that weights were set on": DEVELOPED,
+    "Tables that were in view when weights were last changed": SEEN,
+}
 TABLE_NUMBERS, ESTIMATED, JUDGING = (4, 6, 10, 20, 40), 200, 300
 KINDS = ("0.8 × truth", "noisy", "correlated 0.8", "correlated 0.5", "another function", "noise")
 ABOUT_TABLES = f"""One column of a table of many subsets is the truth. {ESTIMATED} rows of it are estimated, others are
@@ -94,7 +98,7 @@ def table_scores(table: whence.Outcomes, kind: str, numbers, seed: int) -> list[
 def on_tables(folder: Path, splits: int, quick: bool) -> str:
     """Markdown of what fusion comes to on real tables."""
     numbers, rows = ((4, 10) if quick else TABLE_NUMBERS), []
-    for name in (DEVELOPED + JUDGED)[: 1 if quick else None]:
+    for name in (DEVELOPED + SEEN)[: 1 if quick else None]:
         table = whence.read_outcomes(folder / f"{name}.npz")
         for kind in KINDS[: 2 if quick else None]:
             for split in range(1 if quick else splits):
@@ -105,7 +109,7 @@ def on_tables(folder: Path, splits: int, quick: bool) -> str:
     means = scores.groupby(["table", "kind", "runs"])[["estimates", "true runs", "both"]].mean()
     means["gap"] = means["both"] - means[["estimates", "true runs"]].max(axis=1)
     lines = []
-    for words, names in (("Tables that weights were set on", DEVELOPED), ("Other tables", JUDGED)):
+    for words, names in GROUPS.items():
         own = means[means.index.isin(names, level="table")].groupby(level=["kind", "runs"], sort=False)
         if not len(own):
             continue
