@@ -37,13 +37,16 @@ class Layer(nn.Module):
         self.attend, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.rise, self.fall = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, last: int = 0) -> Tensor:
+        """Hidden states of all positions, or of the last so many."""
         n, t, d = x.shape
-        q, k, v = self.attend(self.norm_1(x)).view(n, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
-        scores = (q @ k.transpose(-1, -2)) * (d // self.heads) ** -0.5
-        future = torch.triu(torch.ones(t, t, dtype=torch.bool, device=x.device), 1)
-        mixed = (scores.masked_fill(future, float("-inf")).softmax(-1) @ v).transpose(1, 2).reshape(n, t, d)
-        x = x + self.mix(mixed)
+        q, k, v = self.attend(self.norm_1(x)).view(n, t, 3, self.heads, d // self.heads).unbind(2)
+        x, q = x[:, -last:], q[:, -last:] * (d // self.heads) ** -0.5
+        # Products of all pairs, (n, query, key, head, …): batches of 4 × 4 matrices would be far slower on a GPU.
+        scores = (q[:, :, None] * k[:, None]).sum(-1)
+        future = torch.triu(torch.ones(t, t, dtype=torch.bool, device=x.device), 1)[-last:, :, None]
+        shares = scores.masked_fill(future, float("-inf")).softmax(2)
+        x = x + self.mix((shares[..., None] * v[:, None]).sum(2).flatten(2))
         return x + self.fall(nn.functional.gelu(self.rise(self.norm_2(x))))
 
 
@@ -53,7 +56,7 @@ class Transformer(nn.Module):
     def __init__(self, width: int = 128, layers: int = 2, heads: int = 4) -> None:
         super().__init__()
         self.token, self.place = nn.Embedding(P + len(OPERATIONS) + 1, width), nn.Embedding(4, width)
-        self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
+        self.layers = nn.ModuleList(Layer(width, heads) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, P)
         for module in self.modules():
             if isinstance(module, nn.Embedding):
@@ -61,7 +64,9 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.token(x) + self.place(torch.arange(x.shape[1], device=x.device))
-        return self.head(self.norm(self.layers(h)[:, -1]))
+        for layer in self.layers[:-1]:
+            h = layer(h)
+        return self.head(self.norm(self.layers[-1](h, last=1)[:, -1]))
 
 
 def equations(operation: str) -> tuple[Tensor, Tensor, Tensor]:

@@ -35,10 +35,9 @@ import whence
 from modular import P, equations, initial, tasks_and_target
 from whence.errors import DataWarning
 from whence.evaluation import noise_ceiling, repeated_splits
-from whence.models.examples import Examples
 from whence.models.flatness import hessian_trace
 from whence.models.optimizers import NSO, SAM, SGD
-from whence.models.stack import Stack
+from whence.models.stack import Stack, unstacked
 from whence.models.training import train
 from whence.surrogates.peers import peers
 
@@ -58,7 +57,7 @@ class Size:
     layers: int = 2
     heads: int = 4
     batch: int = 256
-    lengths: tuple[int, ...] = (100, 200, 400, 600, 800)
+    lengths: tuple[int, ...] = (100, 200, 400, 800, 1600)
     subsets: int = 50
     again: int = 12  # of these, with another seed
 
@@ -88,57 +87,69 @@ def smaller(modulus: int, operation: str = "quadratic"):
     return {name: (tokens[rows], results[rows]) for name, rows in mine.items()}, (tokens[test], results[test])
 
 
-def runs_of(name: str, size: Size, args: argparse.Namespace) -> dict[str, np.ndarray]:
-    """Losses (lengths, subsets, queries) of the runs of an optimizer, and what the run on all groups was like."""
+def runs_of(name: str, size: Size, args: argparse.Namespace, path: Path) -> None:
+    """Write losses (lengths, seeds, runs, queries) under an optimizer, and what the runs on all groups were like.
+
+    All seeds are trained side by side; each has a start, subsets and batches of its own. What is there is written at
+    every length, so that runs that are stopped leave those they have reached.
+    """
     tasks, target = tasks_and_target("quadratic") if size.modulus == P else smaller(size.modulus)
-    lengths, model = size.lengths, initial(0, args.device, width=size.width, layers=size.layers, heads=size.heads)
-    subsets = whence.Bernoulli(0.9).draw(K, size.subsets, seed=0)
-    rows = np.concatenate([np.ones((1, K)), subsets, subsets[: size.again]])  # all groups come first
-    problem = whence.Problem(model, tasks, target, metrics=["loss", "accuracy"], per_query=True)
+    shape = {"width": size.width, "layers": size.layers, "heads": size.heads}
+    starts = [initial(seed, args.device, **shape) for seed in range(args.seeds)]
+    drawn = [whence.Bernoulli(0.9).draw(K, size.subsets, seed=seed) for seed in range(args.seeds)]
+    each = [np.concatenate([np.ones((1, K)), some, some[: size.again]]) for some in drawn]  # all groups come first
+    rows, n = np.concatenate(each), len(each[0])
+    problem = whence.Problem(starts[0], tasks, target, metrics=["loss", "accuracy"], per_query=True)
     recipe = whence.Recipe(
-        steps=max(lengths), lr=args.lr, optimizer=OPTIMIZERS[name], batch_size=size.batch, clip=args.clip
+        steps=max(size.lengths), lr=args.lr, optimizer=OPTIMIZERS[name], batch_size=size.batch, clip=args.clip
     )
     stack = Stack(problem, batched=True)
     few = problem.tasks.sample(max(1, TRACED // K), 0)
-    found: dict[str, list] = {"losses": [], "accuracy": [], "training_loss": [], "trace": [], "error": []}
+    found: dict[str, list] = {key: [] for key in ("lengths", "losses", "accuracy", "training_loss", "trace", "error")}
 
     def watch(step: int, state, _) -> None:
-        if step not in lengths:
+        if step not in size.lengths:
             return
         now = {part: value.detach().clone() for part, value in state.items()}
         outcomes = stack.outcomes(now)
-        whole = {part: value[0] for part, value in now.items()}
-        trace = hessian_trace(problem, whole, examples=few, n_products=args.products)
-        found["losses"].append(outcomes["loss"][1:].astype(np.float32))
-        found["accuracy"].append(outcomes["accuracy"].mean(1))
-        found["training_loss"].append(training_loss(stack, now, few))
-        found["trace"].append(trace.trace)
-        found["error"].append(trace.std_error)
-        print(f"{name}, {step} steps: trace {trace}, training loss {found['training_loss'][-1]:.3f}, test loss "
-              f"{outcomes['loss'].mean():.3f}, accuracy {outcomes['accuracy'].mean():.3f}", flush=True)  # fmt: skip
+        whole = {part: value[::n] for part, value in now.items()}
+        traces = [
+            hessian_trace(problem, one, examples=few, n_products=args.products)
+            for one in unstacked({part: value.clone() for part, value in whole.items()})
+        ]
+        losses = outcomes["loss"].reshape(args.seeds, n, -1)
+        found["lengths"].append(step)
+        found["losses"].append(losses[:, 1:].astype(np.float32))
+        found["accuracy"].append(outcomes["accuracy"].mean(1).reshape(args.seeds, n))
+        found["training_loss"].append(stack.evaluate(whole, few, {"loss": problem.loss})["loss"].mean(1).tolist())
+        found["trace"].append([trace.trace for trace in traces])
+        found["error"].append([trace.std_error for trace in traces])
+        np.savez_compressed(path, subsets=np.stack(each)[:, 1:], **{key: np.array(many) for key, many in found.items()})
+        print(f"{name}, {step} steps: traces {', '.join(map(str, traces))}, training losses "
+              f"{found['training_loss'][-1]}, test loss {losses.mean():.3f}, "
+              f"accuracy {outcomes['accuracy'].mean():.3f}", flush=True)  # fmt: skip
 
+    state = stack.start(len(rows))
+    for part, value in state.items():
+        value.copy_(torch.cat([start.state_dict()[part][None].repeat(n, *[1] * (value.ndim - 1)) for start in starts]))
     seeds = np.zeros(len(rows), dtype=int) if args.same_batches else np.arange(len(rows))
-    train(stack, recipe, stack.start(len(rows)), rows, seeds, watch=watch)
-    return {"subsets": rows[1:], "lengths": np.array(lengths), **{key: np.array(value) for key, value in found.items()}}
+    train(stack, recipe, state, rows, seeds, watch=watch)
 
 
-def training_loss(stack: Stack, state, examples: Examples) -> float:
-    """Mean loss of the run on all groups."""
-    first = {part: value[:1] for part, value in state.items()}
-    return float(stack.evaluate(first, examples, {"loss": stack.problem.loss})["loss"].mean())
-
-
-def scores(found: dict[str, np.ndarray], n: int, n_splits: int) -> list[dict]:
+def scores(found: dict[str, np.ndarray], seed: int, n: int, n_splits: int) -> list[dict]:
     """LDS and residual error of the surrogates of the first n runs at every length, and the noise ceiling of all."""
     rows = []
-    names = [f"loss[{i}]" for i in range(found["losses"].shape[2])]
+    names = [f"loss[{i}]" for i in range(found["losses"].shape[3])]
     for i, length in enumerate(found["lengths"]):
-        values = found["losses"][i].astype(float)
-        row = {"steps": int(length), "trace": float(found["trace"][i]), "trace_error": float(found["error"][i]),
-               "training_loss": float(found["training_loss"][i])}  # fmt: skip
+        values, subsets = found["losses"][i, seed].astype(float), found["subsets"][seed]
+        row = {
+            "steps": int(length),
+            **{key: float(found[key][i, seed]) for key in ("trace", "error", "training_loss")},
+            "accuracy": float(found["accuracy"][i, seed, 0]),
+        }
         tables = {
-            "query": whence.Outcomes(found["subsets"], values, target_names=names),
-            "mean": whence.Outcomes(found["subsets"], values.mean(1), target_names=["loss"]),
+            "query": whence.Outcomes(subsets, values, target_names=names),
+            "mean": whence.Outcomes(subsets, values.mean(1), target_names=["loss"]),
         }
         row["ceiling"] = {kind: noise_ceiling(runs).mean for kind, runs in tables.items()}
         for kind, every in tables.items():
@@ -163,6 +174,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float)
     parser.add_argument("--products", type=int, default=32)
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3, help="starts, each with subsets and batches of its own")
     parser.add_argument("--same-batches", action="store_true", help="one seed of batches for all subsets")
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--only-runs", action="store_true", help="make the runs where there is a graphics card")
@@ -171,7 +183,7 @@ def main() -> None:
     args = parser.parse_args()
     size = QUICK if args.quick else SMALL if args.small else FULL
     if args.quick:
-        args.products, args.splits = 6, 2
+        args.products, args.splits, args.seeds = 6, 2, 2
     args.out.mkdir(parents=True, exist_ok=True)
     torch.set_float32_matmul_precision("high")
     report, known = args.out / "flatness.json", {}
@@ -182,12 +194,13 @@ def main() -> None:
     for name in args.optimizers:
         path, begun = args.out / f"flatness_{name}.npz", time.time()
         if not path.exists():
-            np.savez_compressed(path, **runs_of(name, size, args))
+            runs_of(name, size, args, path)
             print(f"{name}: {time.time() - begun:.0f} s", flush=True)
         if not args.only_runs:
             with np.load(path) as found:
-                known[name] = {**made, "rows": scores(dict(found), size.subsets, args.splits)}
-            for row in known[name]["rows"]:
+                every = [scores(dict(found), seed, size.subsets, args.splits) for seed in range(len(found["subsets"]))]
+            known[name] = {**made, "seeds": every}
+            for row in (row for rows in every for row in rows):
                 told = "; ".join(f"{method} {row['query'][method]['lds']:.2f} / {row['mean'][method]['lds']:.2f}"
                                  for method in METHODS)  # fmt: skip
                 print(f"{name} {row['steps']}: trace {row['trace']:.4g}; LDS per query / mean: {told}", flush=True)
