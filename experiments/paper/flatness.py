@@ -57,6 +57,7 @@ class Size:
     layers: int = 2
     heads: int = 4
     batch: int = 256
+    lr: float = 0.03
     lengths: tuple[int, ...] = (100, 200, 400, 800, 1600)
     subsets: int = 50
     again: int = 12  # of these, with another seed
@@ -65,13 +66,13 @@ class Size:
         return (
             f"Modulo {self.modulus}, a transformer of {self.layers} layers and width {self.width}, "
             f"{self.subsets} Bernoulli(0.9) subsets of the {K} groups, {self.again} of them with two seeds, "
-            f"batches of {self.batch}."
+            f"batches of {self.batch}, learning rate {self.lr:g}."
         )
 
 
 FULL = Size()
-SMALL = Size(modulus=19, width=24, heads=2, batch=96, lengths=(50, 100, 200, 400, 600))
-QUICK = Size(modulus=11, width=16, layers=1, heads=2, batch=32, lengths=(2, 4), subsets=6, again=3)
+SMALL = Size(modulus=19, width=24, heads=2, batch=96, lr=0.1, lengths=(50, 100, 200, 400, 600))
+QUICK = Size(modulus=11, width=16, layers=1, heads=2, batch=32, lr=0.1, lengths=(2, 4), subsets=6, again=3)
 
 
 def smaller(modulus: int, operation: str = "quadratic"):
@@ -101,7 +102,7 @@ def runs_of(name: str, size: Size, args: argparse.Namespace, path: Path) -> None
     rows, n = np.concatenate(each), len(each[0])
     problem = whence.Problem(starts[0], tasks, target, metrics=["loss", "accuracy"], per_query=True)
     recipe = whence.Recipe(
-        steps=max(size.lengths), lr=args.lr, optimizer=OPTIMIZERS[name], batch_size=size.batch, clip=args.clip
+        steps=max(size.lengths), lr=size.lr, optimizer=OPTIMIZERS[name], batch_size=size.batch, clip=args.clip
     )
     stack = Stack(problem, batched=True)
     few = problem.tasks.sample(max(1, TRACED // K), 0)
@@ -170,7 +171,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--lr", type=float, default=0.1)
     parser.add_argument("--clip", type=float)
     parser.add_argument("--products", type=int, default=32)
     parser.add_argument("--splits", type=int, default=5)
