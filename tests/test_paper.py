@@ -71,14 +71,14 @@ def test_the_page_says_what_is_not_measured_yet_and_takes_in_what_is(tmp_path):
 def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
     about = {"command": "python experiments/paper/x.py", "machine": "H200", "date": "2026-11-16"}
     scores = {name: {"lds": 0.01, "residual_error": 1.0} for name in (*elsewhere.STYLES, "size only")}
-    row = {"steps": 800, "trace": 12.0, "trace_error": 1.0, "training_loss": 0.1, "query": scores, "mean": scores}
+    row = {"steps": 800, "trace": 12.0, "error": 1.0, "training_loss": 0.1, "query": scores, "mean": scores}
     row |= {"ceiling": {"query": 0.5, "mean": 0.6}}
     error = {"of_outputs": 0.01, "of_outputs_std": 0.0, "of_change": 1.5, "of_change_std": 0.0}
     first = {"model": "m", "parameters": 10, "setting": "s", **error}
     files = {
         "flatness.json": {
             "size": "Small.",
-            "optimizers": {name: {**about, "rows": [row]} for name in ("sgd", "sam", "nso")},
+            "optimizers": {name: {**about, "seeds": [[row], [row]]} for name in ("sgd", "sam", "nso")},
         },
         "first_order.json": {
             **about,
@@ -110,7 +110,7 @@ def test_an_optimizer_is_added_to_those_that_are_there(tmp_path, monkeypatch):
     assert list(after) == ["sgd", "nso"]
     assert after["nso"] == before["nso"]
     assert after["sgd"]["command"].endswith("--optimizers sgd")
-    assert [row["steps"] for row in after["sgd"]["rows"]] == [2, 4]
+    assert [row["steps"] for row in after["sgd"]["seeds"][1]] == [2, 4]
 
 
 def test_a_study_that_is_not_there_is_answered_with_near_names(monkeypatch, capsys):

@@ -1,75 +1,87 @@
 """The paper's table of attribution in its own setting: every baseline beside surrogates, ± over five independent runs.
 
-    python experiments/paper/attribution.py            about 10 minutes on one core
-    python experiments/paper/attribution.py --quick
+    python experiments/paper/attribution.py                from recorded runs; minutes
+    python experiments/paper/attribution.py --scores DIR   first judge the scores that attribution_runs.py left in DIR
+    python experiments/paper/attribution.py --quick        small trainings of its own, in seconds
 
-Modular addition and quadratic, from scratch, 50 Bernoulli(0.9) subsets of 25 groups, 40 to learn from, as in the
-paper, but modulo 19 and with a transformer of width 24, so that a processor can train it. An independent run has a
-random start, subsets and batches of its own. Influence functions, TracIn, TRAK, SOURCE and BIF score one training on
-all groups (`whence.JointScores`) and are judged by all 50 subsets; surrogates learn from 40 true runs and are judged by
-the other 10, mean over five splits. 12 subsets have a second seed, for the noise ceiling.
+Modular arithmetic from scratch, 50 Bernoulli(0.9) subsets of 25 groups for each run, 40 to learn from, as in the paper.
+Influence functions, TracIn, TRAK, SOURCE and BIF score one training on all groups and are judged by all 50 subsets;
+surrogates learn from 40 true trainings and are judged by the other 10, mean over five splits. 12 subsets of a run have
+a second seed, for the noise ceiling. attribution.json keeps the rank correlations of the baselines.
 """
 
 from __future__ import annotations
 
-import sys
+import json
+import tempfile
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
-from common import BLUE, METHODS, ORANGE, RBF, TUNED_LINEAR, arguments, plt, plus_minus, table, write
-from flatness import K, smaller
+from attribution_runs import BASELINES, EACH, FULL, QUICK, SUBSETS, problem_of, scores, truth
+from common import BLUE, METHODS, ORANGE, PAGES, RBF, TUNED_LINEAR, arguments, plt, plus_minus, table, write
 from scipy.stats import t
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 import whence
-from modular import initial
-from whence.baselines import Langevin
+from whence.datasets import load
+from whence.datasets.leaderboard import averaged
 from whence.evaluation import lds, noise_ceiling, repeated_splits
+from whence.models.sampling import task_shares
 
-RUNS, SUBSETS, AGAIN, LEARNED_FROM = 5, 50, 12, 40
-MODULUS, WIDTH, STEPS = 19, 24, 150
-BASELINES = {  # as the paper calls them: the method of whence, and its options
-    "Influence functions": ("influence", {}),
-    "TracIn": ("tracin", {}),
-    "TRAK": ("trak", {}),
-    "SOURCE": ("source", {"rank": 8}),
-    "BIF": ("bif", {"sampler": Langevin(chains=4, draws=25, thin=2, burn_in=25)}),
-}
+LEARNED_FROM, CEILING = 40, "noise ceiling"
 PAPER = {  # addition and quadratic
     "Influence functions": ("0.03", "0.01"), "TracIn": ("0.17", "0.32"), "TRAK": ("0.14", "0.28"),
     "SOURCE": ("0.22", "0.28"), "BIF": ("0.18", "0.42"), "linear": ("0.18", "0.44"), RBF: ("0.30", "0.52"),
 }  # fmt: skip
+Found = dict[str, list[tuple[float, float]]]  # LDS per query and of the mean loss of each method, by run
 
 
-def one_run(operation: str, seed: int, quick: bool) -> dict[str, tuple[float, float]]:
-    """LDS per query and of the mean loss of every method in one independent run."""
-    model = initial(seed, width=WIDTH, layers=2, heads=2)
-    problem = whence.Problem(model, *smaller(MODULUS, operation), per_query=True)
-    recipe = whence.Recipe(steps=4 if quick else STEPS, lr=3e-3, batch_size=96)
-    subsets = whence.Bernoulli(0.9).draw(K, 12 if quick else SUBSETS, seed=seed)
-    rows = np.concatenate([subsets, subsets[: 3 if quick else AGAIN]])
-    values = whence.Retrain(problem, recipe, batched=True).batch(rows, 1000 * seed + np.arange(len(rows)))["loss"]
-    truth = both(rows, values)
-    once = [runs.rows(np.arange(len(subsets))) for runs in truth]
-    found = {"noise ceiling": tuple(noise_ceiling(runs).mean for runs in truth)}
-    for name, (method, options) in some(quick).items():
-        guess = whence.JointScores(problem, recipe, method, seed=seed, **options).batch(subsets)["loss"]
-        found[name] = tuple(lds(part.values, own).mean for part, own in zip(both(subsets, guess), once, strict=True))
-    size = 8 if quick else LEARNED_FROM
-    splits = [repeated_splits(runs, METHODS, n_splits=2 if quick else 5, train_size=size, seed=seed) for runs in once]
-    per_query, of_mean = (split.to_frame()["lds"] for split in splits)
-    return found | {name: (float(per_query[name]), float(of_mean[name])) for name in METHODS}
+def runs_of(table: whence.Outcomes) -> list[whence.Outcomes]:
+    """The independent runs of a set, in each 50 subsets and then some of them again."""
+    return [table.rows(np.arange(start, start + EACH)) for start in range(0, table.n_runs, EACH)]
 
 
-def some(quick: bool) -> dict:
-    """The baselines; with ``quick`` those that take no time."""
-    return {name: BASELINES[name] for name in list(BASELINES)[: 3 if quick else None]}
+def judged(operation: str, folder: Path, quick: bool) -> dict:
+    """What the scores of the baselines are worth, judged by the true outcomes of their runs."""
+    problem = problem_of(operation, QUICK if quick else FULL, "cpu")
+    found: Found = {name: [] for name in BASELINES}
+    with np.load(folder / f"{operation}_scores.npz") as made:
+        about = json.loads(str(made["about"]))
+        for number, run in enumerate(runs_of(whence.read_outcomes(folder / f"modular_{operation}_runs.npz"))):
+            own = run.rows(np.arange(SUBSETS))
+            shares, whole = (
+                task_shares(some, problem.tasks.sizes, whence.Recipe(steps=1).weighting)
+                for some in (own.subsets, np.ones_like(own.subsets[:1]))
+            )
+            for name in BASELINES:
+                if f"{name}|{number}" in made:
+                    guess = (shares / whole) @ made[f"{name}|{number}"].astype(float)
+                    found[name].append((lds(guess, own).mean, lds(guess.mean(1), averaged(own)).mean))
+    return {"lds": found, **about}
 
 
-def both(subsets: np.ndarray, values: np.ndarray) -> list[whence.Outcomes]:
-    """Outcomes of each query, and of their mean."""
-    return [whence.Outcomes(subsets, values), whence.Outcomes(subsets, values.mean(1))]
+def surrogates(table: whence.Outcomes, quick: bool) -> Found:
+    """The scores of the surrogates in each run, and the noise ceilings."""
+    found: Found = {name: [] for name in [*METHODS, CEILING]}
+    for number, run in enumerate(runs_of(table)):
+        both = [run, averaged(run)]
+        found[CEILING].append(tuple(noise_ceiling(each).mean for each in both))
+        once = [each.rows(np.arange(SUBSETS)) for each in both]
+        splits = [
+            repeated_splits(each, METHODS, n_splits=2 if quick else 5, train_size=LEARNED_FROM, seed=number)
+            for each in once
+        ]
+        per_query, of_mean = (split.to_frame()["lds"] for split in splits)
+        for name in METHODS:
+            found[name].append((float(per_query[name]), float(of_mean[name])))
+    return found
+
+
+def small(folder: Path) -> None:
+    """Two runs of a small model on addition, with the baselines that take no time."""
+    args = Namespace(out=folder, device="cpu", runs=2, at_once=320)
+    truth("addition", QUICK, args)
+    scores("addition", QUICK, args, np.inf, [*BASELINES][:3])
 
 
 def interval(gaps: np.ndarray) -> str:
@@ -78,50 +90,83 @@ def interval(gaps: np.ndarray) -> str:
     return f"{gaps.mean():+.3f} ({gaps.mean() - half:+.3f} to {gaps.mean() + half:+.3f})"
 
 
-def main() -> None:
-    given = arguments(__doc__)
-    operations = ("addition", "quadratic")
-    runs = {
-        name: [one_run(name, seed, given.quick) for seed in range(2 if given.quick else RUNS)] for name in operations
-    }
-    methods = [*some(given.quick), *METHODS, "noise ceiling"]
-    scores = {name: {way: np.array([run[way] for run in runs[name]]) for way in methods} for name in operations}
-    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True)
-    for ax, name in zip(axes, operations, strict=True):
+def what_holds(operation: str, found: dict[str, np.ndarray]) -> str:
+    """Return which method is best on an operation, and the gain of the kernel."""
+    level = {way: values[:, 0].mean() for way, values in found.items() if way != CEILING}
+    baseline = max((name for name in level if name in BASELINES), key=level.__getitem__)
+    best = max(level, key=level.__getitem__)
+    return (
+        f"on {operation}, the highest LDS per query is that of {best} ({level[best]:.2f}); the best baseline, "
+        f"{baseline}, has {level[baseline]:.2f}, a linear surrogate {level['linear']:.2f}, a tuned one "
+        f"{level[TUNED_LINEAR]:.2f} and the paper's kernel {level[RBF]:.2f}; kernel less tuned linear is "
+        f"{interval(found[RBF][:, 0] - found[TUNED_LINEAR][:, 0])}, and the noise ceiling "
+        f"{found[CEILING][:, 0].mean():.2f}"
+    )
+
+
+def draw(found: dict[str, dict[str, np.ndarray]]):
+    """Draw the scores of every method, with their standard deviation over runs."""
+    figure, axes = plt.subplots(1, len(found), figsize=(3.2 + 2.6 * len(found), 3.8), sharey=True, squeeze=False)
+    for ax, (operation, ways) in zip(axes[0], found.items(), strict=True):
         for shift, column, color, words in ((-0.18, 0, BLUE, "per query"), (0.18, 1, ORANGE, "of the mean loss")):
-            values = [scores[name][way][:, column] for way in methods]
-            means, errors = ([each(row) for row in values] for each in (np.mean, lambda row: row.std(ddof=1)))
-            ax.barh(np.arange(len(methods)) + shift, means, 0.34, xerr=errors, color=color, label=words)
-        ax.set_yticks(range(len(methods)), methods)
-        ax.set(title=f"Modular {name}", xlabel="LDS, ± standard deviation over runs")
-    axes[0].invert_yaxis()
-    axes[0].legend(frameon=False, fontsize=7)
+            means, errors = (
+                [each(values[:, column]) for values in ways.values()] for each in (np.mean, lambda v: v.std(ddof=1))
+            )
+            ax.barh(np.arange(len(ways)) + shift, means, 0.34, xerr=errors, color=color, label=words)
+        ax.set_yticks(range(len(ways)), list(ways))
+        ax.set(title=operation.capitalize(), xlabel="LDS, ± std over runs")
+    axes[0, 0].invert_yaxis()
+    axes[0, 0].legend(frameon=False, fontsize=7)
+    return figure
+
+
+def main() -> None:
+    given = arguments(__doc__, scores="folder of scores by attribution_runs.py, to be judged first")
+    report = given.out / "attribution.json"
+    given.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) if given.quick else given.scores
+        if given.quick:
+            small(folder)
+        if folder is not None:
+            known = [name for name in FULL.operations if (folder / f"{name}_scores.npz").is_file()]
+            report.write_text(json.dumps({name: judged(name, folder, given.quick) for name in known}, indent=1))
+        baselines = json.loads((report if report.is_file() else PAGES / report.name).read_text(encoding="utf-8"))
+        if given.quick:
+            tables = {name: whence.read_outcomes(folder / f"modular_{name}_runs.npz") for name in baselines}
+        else:
+            tables = {name: load(f"modular_{name}_runs") for name in baselines}
+    found = {}
+    for operation, runs in tables.items():
+        both = {**baselines[operation]["lds"], **surrogates(runs, given.quick)}
+        found[operation] = {way: np.array(values) for way, values in both.items() if values}
+    methods = list(dict.fromkeys(way for ways in found.values() for way in ways))
     rows = [
-        [way, *(PAPER.get(way, ("–", "–"))), *(plus_minus(scores[o][way][:, c]) for o in operations for c in (0, 1))]
+        [way, *PAPER.get(way, ("–", "–")),
+         *(plus_minus(ways[way][:, c]) if way in ways else "–" for c in (0, 1) for ways in found.values())]
         for way in methods
-    ]
-    said = []
-    for name in operations:
-        own = scores[name]
-        ranked = sorted(methods[:-1], key=lambda way: -own[way][:, 0].mean())
-        gap = interval(own[RBF][:, 0] - own[TUNED_LINEAR][:, 0])
-        said.append(
-            f"on {name}, the highest LDS per query is that of {ranked[0]} ({own[ranked[0]][:, 0].mean():.2f}); the "
-            f"paper's kernel has {own[RBF][:, 0].mean():.2f}, a linear surrogate {own['linear'][:, 0].mean():.2f} and "
-            f"a tuned one {own[TUNED_LINEAR][:, 0].mean():.2f}; kernel less tuned linear is {gap}, and the "
-            f"noise ceiling {own['noise ceiling'][:, 0].mean():.2f}"
-        )
+    ]  # fmt: skip
+    about, n_runs = next(iter(baselines.values())), max(len(runs_of(table)) for table in tables.values())
+    seconds = {name: [s for part in baselines.values() for s in part["seconds"][name]] for name in BASELINES}
+    slow = ", ".join(f"{name} {np.mean(each):.1f}" for name, each in seconds.items() if each)
+    fewer = [f"{way} on {operation} {len(values)}" for operation, ways in found.items() for way, values in ways.items()
+             if len(values) < n_runs]  # fmt: skip
     write(
         given,
         "attribution",
         "Attribution with all baselines",
-        f"At this size, {'; '.join(said)}.",
-        f"Modulo {MODULUS}, a transformer of 2 layers and width {WIDTH}, {STEPS} steps of AdamW from scratch, "
-        f"{RUNS} independent runs of {SUBSETS} Bernoulli(0.9) subsets. SOURCE has rank 8, BIF 4 chains of 25 draws. "
-        "Baselines take one training, surrogates 40; all queries count.",
-        table(["method", "paper: addition", "paper: quadratic",
-               *(f"{name}: {kind}" for name in operations for kind in ("per query", "mean loss"))], rows),
-        figure=figure,
+        f"In the paper's own setting: {'; '.join(what_holds(name, ways) for name, ways in found.items())}.",
+        f"From scratch, {about['size']}, {n_runs} independent runs of {SUBSETS} Bernoulli(0.9) subsets each"
+        f"{f' ({chr(44).join(fewer)})' if fewer else ''}. Trainings and scores: `{about['command']}`, "
+        f"{about['machine']}, {about['date']}. Baselines take one training, surrogates 40; all queries count. Seconds "
+        f"for the scores of one run: {slow}. SOURCE (rank 8) and BIF (4 chains of 25 draws, which have not mixed) see "
+        "40 examples of each group, the others all.",
+        table(
+            ["method", "paper: addition", "paper: quadratic",
+             *(f"{name}: {kind}" for kind in ("per query", "mean loss") for name in found)],
+            rows,
+        ),
+        figure=draw(found),
     )  # fmt: skip
 
 

@@ -64,11 +64,13 @@ METHODS = {
 COLORS = dict(zip(METHODS, (ORANGE, BLUE, "#f0b48c", "#7db8e0", GREY), strict=True))
 
 
-def arguments(doc: str | None) -> argparse.Namespace:
-    """Return what a study was asked for: quick, and the folder of its page."""
+def arguments(doc: str | None, **folders: str) -> argparse.Namespace:
+    """Return what a study was asked for: quick, the folder of its page, and folders of its own (name: help)."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few runs only, in seconds, to build/paper")
     parser.add_argument("--out", type=Path, help="folder of the page; docs/results/paper where not given")
+    for name, words in folders.items():
+        parser.add_argument(f"--{name}", type=Path, help=words)
     given = parser.parse_args()
     given.out = given.out or (ROOT / "build" / "paper" if given.quick else PAGES)
     given.began = time.perf_counter()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from functools import reduce
 
 import numpy as np
 from common import (
@@ -29,38 +30,35 @@ from common import (
 )
 from common import table as markdown
 
+from whence.errors import counted
+
 STYLES = {"least squares": ("--", "linear"), "tuned linear": (":", "tuned linear"), "paper kernel": ("-", "RBF")}
 
 
 def flatness(given, found: dict) -> None:
-    """Hessian trace, LDS and residual error over training, by optimizer."""
-    runs = {name: part["rows"] for name, part in found["optimizers"].items()}
+    """Hessian trace, LDS and residual error over training, by optimizer: means over seeds."""
+    runs = {name: part["seeds"] for name, part in found["optimizers"].items()}
     made = [f"`{part['command']}`, {part['machine']}, {part['date']}" for part in found["optimizers"].values()]
     colors = dict(zip(runs, (ORANGE, BLUE, GREEN), strict=False))
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.6))
     rows = []
-    for name, lengths in runs.items():
-        steps = [row["steps"] for row in lengths]
-        axes[0].errorbar(
-            steps,
-            [row["trace"] for row in lengths],
-            [row["trace_error"] for row in lengths],
-            color=colors[name],
-            marker="o",
-            ms=3,
-            capsize=2,
-            label=name.upper(),
-        )
+    for name, seeds in runs.items():
+        steps = [row["steps"] for row in seeds[0]]
+        trace = over_seeds(seeds, "trace")
+        color, label = colors[name], name.upper()
+        axes[0].errorbar(steps, trace.mean(0), spread(trace), color=color, marker="o", ms=3, capsize=2, label=label)
         for ax, score in zip(axes[1:], ("lds", "residual_error"), strict=True):
             for method, (style, words) in STYLES.items():
-                values = [row["query"][method][score] for row in lengths]
+                values = over_seeds(seeds, "query", method, score).mean(0)
                 ax.plot(steps, values, style, color=colors[name], lw=1.4, label=words if name == "sgd" else None)
-        for row in lengths:
-            scores = [f"{row['query'][m]['lds']:.2f} / {row['mean'][m]['lds']:.2f}" for m in (*STYLES, "size only")]
-            scores.append(f"{row['ceiling']['query']:.2f} / {row['ceiling']['mean']:.2f}")
-            errors = [f"{row['query'][m]['residual_error']:.2f}" for m in STYLES]
-            trace = f"{row['trace']:.3g} ± {row['trace_error']:.1g}"
-            rows.append([name.upper(), row["steps"], trace, f"{row['training_loss']:.3f}", *scores, *errors])
+        for i, length in enumerate(steps):
+            pairs = [[over_seeds(seeds, kind, m, "lds")[:, i] for kind in ("query", "mean")]
+                     for m in (*STYLES, "size only")]  # fmt: skip
+            pairs.append([over_seeds(seeds, "ceiling", kind)[:, i] for kind in ("query", "mean")])
+            errors = [plus_minus(over_seeds(seeds, "query", m, "residual_error")[:, i]) for m in STYLES]
+            fit = f"{over_seeds(seeds, 'training_loss')[:, i].mean():.3f}"
+            rows.append([name.upper(), length, plus_minus(trace[:, i], 0), fit,
+                         *(" / ".join(map(plus_minus, pair)) for pair in pairs), *errors])  # fmt: skip
     for ax, title in zip(axes, ("Hessian trace", "LDS per query", "Residual error"), strict=True):
         ax.set(title=title, xlabel="steps")
         ax.legend(frameon=False, fontsize=7)
@@ -72,7 +70,8 @@ def flatness(given, found: dict) -> None:
         "flatness",
         "Flatness",
         what_flatness_does(runs),
-        f"{found['size']} Runs: {'; '.join(dict.fromkeys(made))}. The residual error is a mean over queries, and a "
+        f"{found['size']} Means over {counted(len(runs['sgd']), 'seed')} (± standard deviation), each with a start and "
+        f"subsets of its own. Runs: {'; '.join(dict.fromkeys(made))}. The residual error is a mean over queries, and a "
         "single query can dominate it: one whose loss is next to 0 in all held-out runs of a split.",
         markdown([*header, *(f"residual error: {m}" for m in STYLES)], rows),
         figure=figure,
@@ -80,42 +79,53 @@ def flatness(given, found: dict) -> None:
     )
 
 
+def over_seeds(seeds: list[list[dict]], *keys: str) -> np.ndarray:
+    """Return a number of every row, (seeds, lengths)."""
+    return np.array([[reduce(lambda part, key: part[key], keys, row) for row in lengths] for lengths in seeds], float)
+
+
+def spread(values: np.ndarray) -> np.ndarray:
+    """Return the standard deviation over seeds, 0 for one of them."""
+    return values.std(0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+
+
 def what_flatness_does(runs: dict) -> str:
     """Return what holds of the paper's figure: of the trace over training, and of the LDS at its end."""
-    steps = ", ".join(str(row["steps"]) for row in runs["sgd"])
+    steps = [row["steps"] for row in runs["sgd"][0]]
     traces = "; ".join(
-        f"{', '.join(format(row['trace'], '.3g') for row in lengths)} under {name.upper()}"
-        for name, lengths in runs.items()
+        f"{', '.join(f'{value:,.0f}' for value in over_seeds(seeds, 'trace').mean(0))} under {name.upper()}"
+        for name, seeds in runs.items()
     )
-    errors = listed(f"{residual_errors(lengths)} under {name.upper()}" for name, lengths in runs.items())
-    lds = {
-        kind: {name: [row[kind]["least squares"]["lds"] for row in lengths] for name, lengths in runs.items()}
-        for kind in ("query", "mean")
+    errors = listed(f"{residual_errors(seeds)} under {name.upper()}" for name, seeds in runs.items())
+    lds = {name: over_seeds(seeds, "query", "least squares", "lds").mean(0) for name, seeds in runs.items()}
+    of_mean = over_seeds(runs["sgd"], "mean", "least squares", "lds").mean(0)
+    back = "comes back" if abs(lds["sgd"][-1]) < 0.05 else "does not come back"
+    last = {
+        name: over_seeds(runs["sgd"], "query", name, "lds").mean(0)[-1] for name in ("tuned linear", "paper kernel")
     }
-    sgd, of_mean, last = lds["query"]["sgd"], lds["mean"]["sgd"], runs["sgd"][-1]
-    back = "comes back" if abs(sgd[-1]) < 0.05 else "does not come back"
-    others = listed(f"{values[-1]:.2f} under {name.upper()}" for name, values in lds["query"].items())
     left_out = [name.upper() for name in ("sam", "nso") if name not in runs]
     return (
-        f"After {steps} steps the trace is {traces}. "
+        f"After {', '.join(map(str, steps))} steps the trace is {traces}. "
         f"That the LDS of a linear surrogate drops to 0.01 under SGD "
-        f"{back}: per query it goes from {sgd[0]:.2f} after {runs['sgd'][0]['steps']} steps to {sgd[-1]:.2f} after "
-        f"{last['steps']} (of the mean loss {', '.join(f'{value:.2f}' for value in of_mean)} over training, "
-        f"from 10 held-out runs); at the end it is {others}. Its residual error goes {errors}. "
-        f"At the end of SGD, a tuned linear surrogate has "
-        f"{last['query']['tuned linear']['lds']:.2f} per query, the paper's kernel "
-        f"{last['query']['paper kernel']['lds']:.2f}, and the noise ceiling is {last['ceiling']['query']:.2f}."
+        f"{back}: per query it goes from {lds['sgd'][0]:.2f} after {steps[0]} steps to {lds['sgd'][-1]:.2f} after "
+        f"{steps[-1]} (of the mean loss {', '.join(f'{value:.2f}' for value in of_mean)} over training, "
+        f"from 10 held-out runs); at the end it is "
+        f"{listed(f'{values[-1]:.2f} under {name.upper()}' for name, values in lds.items())}. "
+        f"Its residual error goes {errors}. "
+        f"At the end of SGD, a tuned linear surrogate has {last['tuned linear']:.2f} per query, the paper's kernel "
+        f"{last['paper kernel']:.2f}, and the noise ceiling is "
+        f"{over_seeds(runs['sgd'], 'ceiling', 'query').mean(0)[-1]:.2f}."
         + "".join(f" {name} has not been run at this size." for name in left_out)
     )
 
 
-def residual_errors(lengths: list[dict]) -> str:
+def residual_errors(seeds: list[list[dict]]) -> str:
     """Return how the residual error of least squares goes, with its highest value where that is far above both ends."""
-    errors = {row["steps"]: row["query"]["least squares"]["residual_error"] for row in lengths}
-    first, last = (errors[lengths[place]["steps"]] for place in (0, -1))
-    highest = max(errors, key=errors.__getitem__)
-    peak = f" ({errors[highest]:.0f} after {highest} steps)" if errors[highest] > 2 * max(first, last) else ""
-    return f"from {first:.1f} to {last:.1f}{peak}"
+    errors = over_seeds(seeds, "query", "least squares", "residual_error").mean(0)
+    highest = int(errors.argmax())
+    far = errors[highest] > 2 * max(errors[0], errors[-1])
+    peak = f" ({errors[highest]:.0f} after {seeds[0][highest]['steps']} steps)" if far else ""
+    return f"from {errors[0]:.1f} to {errors[-1]:.1f}{peak}"
 
 
 def listed(parts: Iterable[str]) -> str:
