@@ -104,6 +104,13 @@ def what_holds(operation: str, found: dict[str, np.ndarray]) -> str:
     )
 
 
+def how_many(operation: str, ways: dict[str, np.ndarray]) -> str:
+    """Return the number of runs of an operation, and which methods have been given fewer."""
+    most = max(map(len, ways.values()))
+    fewer = ", ".join(f"{way} {len(values)}" for way, values in ways.items() if len(values) < most)
+    return f"{operation} {most}{f' ({fewer})' if fewer else ''}"
+
+
 def draw(found: dict[str, dict[str, np.ndarray]]):
     """Draw the scores of every method, with their standard deviation over runs."""
     figure, axes = plt.subplots(1, len(found), figsize=(3.2 + 2.6 * len(found), 3.8), sharey=True, squeeze=False)
@@ -146,18 +153,17 @@ def main() -> None:
          *(plus_minus(ways[way][:, c]) if way in ways else "–" for c in (0, 1) for ways in found.values())]
         for way in methods
     ]  # fmt: skip
-    about, n_runs = next(iter(baselines.values())), max(len(runs_of(table)) for table in tables.values())
+    about = next(iter(baselines.values()))
     seconds = {name: [s for part in baselines.values() for s in part["seconds"][name]] for name in BASELINES}
     slow = ", ".join(f"{name} {np.mean(each):.1f}" for name, each in seconds.items() if each)
-    fewer = [f"{way} on {operation} {len(values)}" for operation, ways in found.items() for way, values in ways.items()
-             if len(values) < n_runs]  # fmt: skip
+    numbers = ", ".join(how_many(name, ways) for name, ways in found.items())
     write(
         given,
         "attribution",
         "Attribution with all baselines",
         f"In the paper's own setting: {'; '.join(what_holds(name, ways) for name, ways in found.items())}.",
-        f"From scratch, {about['size']}, {n_runs} independent runs of {SUBSETS} Bernoulli(0.9) subsets each"
-        f"{f' ({chr(44).join(fewer)})' if fewer else ''}. Trainings and scores: `{about['command']}`, "
+        f"From scratch, {about['size']}; independent runs of {SUBSETS} Bernoulli(0.9) subsets each: {numbers}. "
+        f"Trainings and scores: `python experiments/paper/attribution_runs.py --device cuda`, "
         f"{about['machine']}, {about['date']}. Baselines take one training, surrogates 40; all queries count. Seconds "
         f"for the scores of one run: {slow}. SOURCE (rank 8) and BIF (4 chains of 25 draws, which have not mixed) see "
         "40 examples of each group, the others all.",

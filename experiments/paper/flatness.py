@@ -96,8 +96,9 @@ def runs_of(name: str, size: Size, args: argparse.Namespace, path: Path) -> None
     """
     tasks, target = tasks_and_target("quadratic") if size.modulus == P else smaller(size.modulus)
     shape = {"width": size.width, "layers": size.layers, "heads": size.heads}
-    starts = [initial(seed, args.device, **shape) for seed in range(args.seeds)]
-    drawn = [whence.Bernoulli(0.9).draw(K, size.subsets, seed=seed) for seed in range(args.seeds)]
+    each_seed = range(args.first, args.first + args.seeds)
+    starts = [initial(seed, args.device, **shape) for seed in each_seed]
+    drawn = [whence.Bernoulli(0.9).draw(K, size.subsets, seed=seed) for seed in each_seed]
     each = [np.concatenate([np.ones((1, K)), some, some[: size.again]]) for some in drawn]  # all groups come first
     rows, n = np.concatenate(each), len(each[0])
     problem = whence.Problem(starts[0], tasks, target, metrics=["loss", "accuracy"], per_query=True)
@@ -125,7 +126,10 @@ def runs_of(name: str, size: Size, args: argparse.Namespace, path: Path) -> None
         found["training_loss"].append(stack.evaluate(whole, few, {"loss": problem.loss})["loss"].mean(1).tolist())
         found["trace"].append([trace.trace for trace in traces])
         found["error"].append([trace.std_error for trace in traces])
-        np.savez_compressed(path, subsets=np.stack(each)[:, 1:], **{key: np.array(many) for key, many in found.items()})
+        about = json.dumps({"command": command(), "machine": machine(), "date": time.strftime("%Y-%m-%d")})
+        np.savez_compressed(
+            path, about=about, subsets=np.stack(each)[:, 1:], **{key: np.array(many) for key, many in found.items()}
+        )
         print(f"{name}, {step} steps: traces {', '.join(map(str, traces))}, training losses "
               f"{found['training_loss'][-1]}, test loss {losses.mean():.3f}, "
               f"accuracy {outcomes['accuracy'].mean():.3f}", flush=True)  # fmt: skip
@@ -133,7 +137,7 @@ def runs_of(name: str, size: Size, args: argparse.Namespace, path: Path) -> None
     state = stack.start(len(rows))
     for part, value in state.items():
         value.copy_(torch.cat([start.state_dict()[part][None].repeat(n, *[1] * (value.ndim - 1)) for start in starts]))
-    seeds = np.zeros(len(rows), dtype=int) if args.same_batches else np.arange(len(rows))
+    seeds = np.zeros(len(rows), dtype=int) if args.same_batches else args.first * n + np.arange(len(rows))
     train(stack, recipe, state, rows, seeds, watch=watch)
 
 
@@ -175,6 +179,7 @@ def main() -> None:
     parser.add_argument("--products", type=int, default=32)
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=3, help="starts, each with subsets and batches of its own")
+    parser.add_argument("--first", type=int, default=0, help="the first seed; those of other calls are kept")
     parser.add_argument("--same-batches", action="store_true", help="one seed of batches for all subsets")
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))
     parser.add_argument("--only-runs", action="store_true", help="make the runs where there is a graphics card")
@@ -190,16 +195,19 @@ def main() -> None:
     if report.exists():
         before = json.loads(report.read_text(encoding="utf-8"))
         known = before["optimizers"] if before["size"] == str(size) else {}
-    made = {"command": command(), "machine": machine(), "date": time.strftime("%Y-%m-%d")}
     for name in args.optimizers:
-        path, begun = args.out / f"flatness_{name}.npz", time.time()
+        path, begun = args.out / f"flatness_{name}_{args.first}.npz", time.time()
         if not path.exists():
             runs_of(name, size, args, path)
             print(f"{name}: {time.time() - begun:.0f} s", flush=True)
         if not args.only_runs:
-            with np.load(path) as found:
-                every = [scores(dict(found), seed, size.subsets, args.splits) for seed in range(len(found["subsets"]))]
-            known[name] = {**made, "seeds": every}
+            every, about = [], {}
+            for part in sorted(args.out.glob(f"flatness_{name}_*.npz")):
+                with np.load(part) as found:
+                    runs = dict(found)
+                about = about or json.loads(str(runs["about"]))
+                every += [scores(runs, seed, size.subsets, args.splits) for seed in range(len(runs["subsets"]))]
+            known[name] = {**about, "seeds": every}
             for row in (row for rows in every for row in rows):
                 told = "; ".join(f"{method} {row['query'][method]['lds']:.2f} / {row['mean'][method]['lds']:.2f}"
                                  for method in METHODS)  # fmt: skip

@@ -14,7 +14,7 @@ import pandas as pd
 
 from whence.errors import InputError, did_you_mean
 from whence.outcomes import Outcomes, read_outcomes
-from whence.outcomes.writing import write_document
+from whence.outcomes.writing import whole_file
 
 FOLDER = Path(__file__).parent / "runs"
 
@@ -36,7 +36,7 @@ class Recorded:
 def index() -> dict[str, Recorded]:
     """Return the description of every data set, by name."""
     text = (FOLDER / "index.json").read_text(encoding="utf-8")
-    return {name: Recorded(**fields) for name, fields in json.loads(text).items() if name != "crc"}
+    return {name: Recorded(**fields) for name, fields in json.loads(text).items()}
 
 
 def available() -> pd.DataFrame:
@@ -86,8 +86,9 @@ def record(
     kept.write(path)
     found = Recorded(title, command, machine, date, kept.n_runs, kept.n_tasks, kept.n_targets, _digest(path))
     known = index() if (FOLDER / "index.json").is_file() else {}
-    everything = sorted({**known, name: found}.items())
-    write_document(FOLDER / "index.json", {each: asdict(fields) for each, fields in everything})
+    everything = {each: asdict(fields) for each, fields in sorted({**known, name: found}.items())}
+    with whole_file(FOLDER / "index.json") as file:  # some lines for each, so that additions by several people merge
+        file.write(json.dumps(everything, indent=1, ensure_ascii=False).encode() + b"\n")
 
 
 def _digest(path: Path) -> str:
