@@ -1,6 +1,6 @@
 r"""Influence functions, TracIn and TRAK of demonstrations, beside prompts that were run: the paper's table in context.
 
-    python experiments/paper/prompt_scores.py MODEL.gguf --sst2 DIR --out DIR     beside prompt_sets.py; minutes on an H200
+    python experiments/paper/prompt_scores.py MODEL.gguf --sst2 DIR --out DIR     beside prompt_sets.py; a minute or two
     … --queries 3                                                                 a small part, for a processor
 
 A demonstration is a training example here: the loss of its answer after itself alone, and its gradient by the model's
