@@ -29,6 +29,7 @@ from whence.evaluation import lds, noise_ceiling, repeated_splits
 from whence.models.sampling import task_shares
 
 LEARNED_FROM, CEILING = 40, "noise ceiling"
+NAMES = {"xor": "XOR"}
 PAPER = {  # addition and quadratic
     "Influence functions": ("0.03", "0.01"), "TracIn": ("0.17", "0.32"), "TRAK": ("0.14", "0.28"),
     "SOURCE": ("0.22", "0.28"), "BIF": ("0.18", "0.42"), "linear": ("0.18", "0.44"), RBF: ("0.30", "0.52"),
@@ -96,8 +97,8 @@ def what_holds(operation: str, found: dict[str, np.ndarray]) -> str:
     baseline = max((name for name in level if name in BASELINES), key=level.__getitem__)
     best = max(level, key=level.__getitem__)
     return (
-        f"on {operation}, the highest LDS per query is that of {best} ({level[best]:.2f}); the best baseline, "
-        f"{baseline}, has {level[baseline]:.2f}, a linear surrogate {level['linear']:.2f}, a tuned one "
+        f"on {NAMES.get(operation, operation)}, the highest LDS per query is that of {best} ({level[best]:.2f}); the best "
+        f"baseline, {baseline}, has {level[baseline]:.2f}, a linear surrogate {level['linear']:.2f}, a tuned one "
         f"{level[TUNED_LINEAR]:.2f} and the paper's kernel {level[RBF]:.2f}; kernel less tuned linear is "
         f"{interval(found[RBF][:, 0] - found[TUNED_LINEAR][:, 0])}, and the noise ceiling "
         f"{found[CEILING][:, 0].mean():.2f}"
@@ -121,7 +122,7 @@ def draw(found: dict[str, dict[str, np.ndarray]]):
             )
             ax.barh(np.arange(len(ways)) + shift, means, 0.34, xerr=errors, color=color, label=words)
         ax.set_yticks(range(len(ways)), list(ways))
-        ax.set(title=operation.capitalize(), xlabel="LDS, ± std over runs")
+        ax.set(title=NAMES.get(operation, operation.capitalize()), xlabel="LDS, ± std over runs")
     axes[0, 0].invert_yaxis()
     axes[0, 0].legend(frameon=False, fontsize=7)
     return figure

@@ -49,17 +49,18 @@ def flatness(given, found: dict) -> None:
         axes[0].errorbar(steps, trace.mean(0), spread(trace), color=color, marker="o", ms=3, capsize=2, label=label)
         for ax, score in zip(axes[1:], ("lds", "residual_error"), strict=True):
             for method, (style, words) in STYLES.items():
-                values = over_seeds(seeds, "query", method, score).mean(0)
+                values = over_seeds(seeds, "query" if score == "lds" else "mean", method, score).mean(0)
                 ax.plot(steps, values, style, color=colors[name], lw=1.4, label=words if name == "sgd" else None)
         for i, length in enumerate(steps):
             pairs = [[over_seeds(seeds, kind, m, "lds")[:, i] for kind in ("query", "mean")]
                      for m in (*STYLES, "size only")]  # fmt: skip
             pairs.append([over_seeds(seeds, "ceiling", kind)[:, i] for kind in ("query", "mean")])
-            errors = [plus_minus(over_seeds(seeds, "query", m, "residual_error")[:, i]) for m in STYLES]
+            errors = [" / ".join(f"{over_seeds(seeds, kind, m, 'residual_error')[:, i].mean():,.2f}"
+                                 for kind in ("query", "mean")) for m in STYLES]  # fmt: skip
             fit = f"{over_seeds(seeds, 'training_loss')[:, i].mean():.3f}"
             rows.append([name.upper(), length, plus_minus(trace[:, i], 0), fit,
                          *(" / ".join(map(plus_minus, pair)) for pair in pairs), *errors])  # fmt: skip
-    for ax, title in zip(axes, ("Hessian trace", "LDS per query", "Residual error"), strict=True):
+    for ax, title in zip(axes, ("Hessian trace", "LDS per query", "Residual error of the mean loss"), strict=True):
         ax.set(title=title, xlabel="steps")
         ax.legend(frameon=False, fontsize=7)
     axes[2].set_yscale("log")
@@ -71,9 +72,8 @@ def flatness(given, found: dict) -> None:
         "Flatness",
         what_flatness_does(runs),
         f"{found['size']} Means over {counted(len(runs['sgd']), 'seed')} (± standard deviation), each with a start and "
-        f"subsets of its own. Runs: {'; '.join(dict.fromkeys(made))}. The residual error is a mean over queries, and a "
-        "single query can dominate it: one whose loss is next to 0 in all held-out runs of a split.",
-        markdown([*header, *(f"residual error: {m}" for m in STYLES)], rows),
+        f"subsets of its own. Runs: {'; '.join(dict.fromkeys(made))}.",
+        markdown([*header, *(f"residual error {m}: per query / mean" for m in STYLES)], rows),
         figure=figure,
         script="elsewhere",
     )
@@ -103,6 +103,7 @@ def what_flatness_does(runs: dict) -> str:
     last = {
         name: over_seeds(runs["sgd"], "query", name, "lds").mean(0)[-1] for name in ("tuned linear", "paper kernel")
     }
+    per_query = over_seeds(runs["sgd"], "query", "least squares", "residual_error").mean(0)[-1]
     left_out = [name.upper() for name in ("sam", "nso") if name not in runs]
     return (
         f"After {', '.join(map(str, steps))} steps the trace is {traces}. "
@@ -111,7 +112,8 @@ def what_flatness_does(runs: dict) -> str:
         f"{steps[-1]} (of the mean loss {', '.join(f'{value:.2f}' for value in of_mean)} over training, "
         f"from 10 held-out runs); at the end it is "
         f"{listed(f'{values[-1]:.2f} under {name.upper()}' for name, values in lds.items())}. "
-        f"Its residual error goes {errors}. "
+        f"Its residual error of the mean loss goes {errors}; per query, a few whose loss is next to 0 dominate it "
+        f"({per_query:,.0f} at the end of SGD). "
         f"At the end of SGD, a tuned linear surrogate has {last['tuned linear']:.2f} per query, the paper's kernel "
         f"{last['paper kernel']:.2f}, and the noise ceiling is "
         f"{over_seeds(runs['sgd'], 'ceiling', 'query').mean(0)[-1]:.2f}."
@@ -121,10 +123,10 @@ def what_flatness_does(runs: dict) -> str:
 
 def residual_errors(seeds: list[list[dict]]) -> str:
     """Return how the residual error of least squares goes, with its highest value where that is far above both ends."""
-    errors = over_seeds(seeds, "query", "least squares", "residual_error").mean(0)
+    errors = over_seeds(seeds, "mean", "least squares", "residual_error").mean(0)
     highest = int(errors.argmax())
     far = errors[highest] > 2 * max(errors[0], errors[-1])
-    peak = f" ({errors[highest]:.0f} after {seeds[0][highest]['steps']} steps)" if far else ""
+    peak = f" ({errors[highest]:.1f} after {seeds[0][highest]['steps']} steps)" if far else ""
     return f"from {errors[0]:.1f} to {errors[-1]:.1f}{peak}"
 
 
