@@ -97,7 +97,7 @@ def what_holds(operation: str, found: dict[str, np.ndarray]) -> str:
     baseline = max((name for name in level if name in BASELINES), key=level.__getitem__)
     best = max(level, key=level.__getitem__)
     return (
-        f"on {NAMES.get(operation, operation)}, the highest LDS per query is that of {best} ({level[best]:.2f}); the best "
+        f"on {NAMES.get(operation, operation)}, {best} has the highest LDS per query ({level[best]:.2f}); the best "
         f"baseline, {baseline}, has {level[baseline]:.2f}, a linear surrogate {level['linear']:.2f}, a tuned one "
         f"{level[TUNED_LINEAR]:.2f} and the paper's kernel {level[RBF]:.2f}; kernel less tuned linear is "
         f"{interval(found[RBF][:, 0] - found[TUNED_LINEAR][:, 0])}, and the noise ceiling "
