@@ -15,7 +15,7 @@ import whence
 from whence.cli import app
 from whence.cli.benchmark import _Estimates
 from whence.datasets import available, leaderboard, load, recorded
-from whence.datasets.leaderboard import averaged
+from whence.datasets.leaderboard import averaged, some_targets
 from whence.demo import digits_set_function
 from whence.errors import InputError
 from whence.surrogates.peers import fitting, peers
@@ -112,6 +112,20 @@ def test_the_leaderboard_takes_tables_of_ones_own():
     assert own["lds"].tolist() == named["lds"].tolist()
 
 
+def test_fewer_targets_change_the_score_per_target_and_not_that_of_the_mean():
+    runs = load("digits_network")
+    few = some_targets(runs, 10)
+    assert few.n_targets == 10
+    assert [few.target_names.index(name) for name in runs.target_names if name in few.target_names] == list(range(10))
+    asked = {"sizes": [20], "n_splits": 2}
+    every, cut, own = (
+        leaderboard(peers(["tuned linear"]), names={"it": table}, **asked, **more).frame.iloc[0]
+        for table, more in ((runs, {}), (runs, {"most_targets": 10}), (few, {}))
+    )
+    assert cut["lds_of_mean"] == every["lds_of_mean"] != own["lds_of_mean"]
+    assert cut["lds"] == own["lds"] != every["lds"]
+
+
 def test_a_set_too_small_for_a_size_is_left_out():
     with pytest.raises(InputError, match="twice as many subsets"):
         leaderboard(peers(["size only"]), names=["digits"], sizes=[600])
@@ -121,6 +135,7 @@ def test_a_set_too_small_for_a_size_is_left_out():
 def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from sklearn.linear_model import Ridge\nridge = Ridge()\nnothing = 3\n"
+        "def late():\n    return Ridge()\n"
         "def evens(subset, seed):\n    return float('evens' in subset)\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -128,6 +143,11 @@ def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatc
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "digits, 20 runs to learn from" in shown.output
+    assert "Judged by" not in shown.output
+    cut = CliRunner().invoke(
+        app, ["benchmark", "--data", "digits_network", "--runs", "10", "--splits", "2", "--targets", "3"]
+    )
+    assert "Judged by 3 targets, drawn once (--targets): digits_network (of 100)." in " ".join(cut.output.split())
     document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
     scores = {row["method"]: row["lds"] for row in document["scores"]}
     assert set(scores) == {"whence", "tuned linear", "paper kernel", "size only", "mine.py:ridge"}
@@ -137,9 +157,10 @@ def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatc
     runs = load("digits")
     evens = runs.subsets[:, runs.task_names.index("evens")]
     assert scores["mine.py:evens"]["lds"] == pytest.approx(spearmanr(evens, runs.values[:, 0])[0], abs=0.05)
-    refused = CliRunner().invoke(app, ["benchmark", "mine.py:nothing"])
-    assert refused.exit_code == 2
-    assert "must be a regressor with fit and predict" in refused.stderr
+    for name, why in (("nothing", "must be a regressor with fit and predict"), ("late", "It takes ()")):
+        refused = CliRunner().invoke(app, ["benchmark", f"mine.py:{name}"])
+        assert refused.exit_code == 2
+        assert why in refused.stderr
 
 
 def test_outcomes_of_a_function_are_matched_to_targets_by_name_and_averaged_for_the_mean():

@@ -26,6 +26,7 @@ import numpy as np
 import whence
 from whence import AdditiveSurrogate, KernelSurrogate
 from whence.datasets import available, load
+from whence.datasets.leaderboard import some_targets
 from whence.errors import InputError
 from whence.evaluation import Comparison, SizeOnly, repeated_splits
 
@@ -96,12 +97,6 @@ def tables(quick: bool, prefix: str = "") -> dict[str, whence.Outcomes]:
     if not paths:
         print(f"left out: tables {prefix}* of {TABLES}")
     return {path.stem: trimmed(whence.read_outcomes(path)) for path in paths}
-
-
-def some_targets(runs: whence.Outcomes, most: int) -> whence.Outcomes:
-    """Return the runs with at most so many targets, drawn once."""
-    kept = np.sort(np.random.default_rng(0).permutation(runs.n_targets)[:most])
-    return runs.targets([runs.target_names[place] for place in kept])
 
 
 def train_size(runs: whence.Outcomes) -> int:

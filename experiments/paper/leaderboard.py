@@ -9,7 +9,7 @@ A method of your own, beside these: ``whence benchmark mine.py:ridge``.
 from __future__ import annotations
 
 import numpy as np
-from common import BLUE, GREY, arguments, plt, recorded, some_targets, table, write
+from common import BLUE, GREY, arguments, plt, recorded, table, write
 
 import whence
 from whence.datasets import leaderboard
@@ -21,12 +21,10 @@ SIZES, MOST_TARGETS = (20, 40), 20
 def main() -> None:
     given = arguments(__doc__)
     ours = {} if given.quick else {"whence": whence.fit}
-    sets = {name: some_targets(runs, MOST_TARGETS) for name, runs in recorded(given.quick).items()}
-    sets = {"digits": sets["digits"]} if given.quick else sets
+    sets = {"digits": recorded(True)["digits"]} if given.quick else recorded(False)
     methods = ours | peers([*(name for name in PEERS if name != "lasso"), "size only"])  # a lasso takes too long
-    found = leaderboard(
-        methods, names=sets, sizes=SIZES[:1] if given.quick else SIZES, n_splits=2 if given.quick else 5
-    )
+    sizes, n_splits = (SIZES[:1], 2) if given.quick else (SIZES, 5)
+    found = leaderboard(methods, names=sets, sizes=sizes, most_targets=MOST_TARGETS, n_splits=n_splits)
     summary, frame = found.summary(), found.frame
     parts = []
     for (name, size), part in frame.groupby(["data", "runs"], sort=False):

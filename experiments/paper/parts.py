@@ -39,7 +39,6 @@ from common import (
     fitting,
     plt,
     recorded,
-    some_targets,
     table,
     tables,
     train_size,
@@ -48,6 +47,7 @@ from common import (
 
 import whence
 from whence import CombinedSurrogate
+from whence.datasets.leaderboard import some_targets
 from whence.surrogates import fit as fit_module
 from whence.surrogates.fit import CANDIDATES
 from whence.surrogates.tuning import CombinedKernel

@@ -22,11 +22,12 @@ from common import (
     plt,
     plus_minus,
     recorded,
-    some_targets,
     table,
     tables,
     write,
 )
+
+from whence.datasets.leaderboard import some_targets
 
 SHARES = (0.2, 0.4, 0.6, 0.8)
 KEPT = {name: METHODS[name] for name in (LINEAR, TUNED_LINEAR, RBF, TUNED_RBF)}

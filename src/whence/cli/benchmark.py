@@ -34,12 +34,17 @@ Data = Annotated[args.Names, typer.Option("--data", metavar="NAME", help="Use th
 Sizes = Annotated[
     list[int] | None, typer.Option("--runs", metavar="N", help="Number of subsets to learn from. Repeatable.", min=3)
 ]
+Targets = Annotated[
+    int,
+    typer.Option("--targets", metavar="N", help="Judge by at most so many targets of a data set, drawn once.", min=1),
+]
 
 
 def benchmark(
     methods: MethodNames = None,
     data: Data = None,
     runs: Sizes = None,
+    targets: Targets = 50,
     splits: args.Splits = 5,
     seed: args.Seed = 0,
 ) -> Answer:
@@ -50,10 +55,15 @@ def benchmark(
 
     rows: dict[str, Method] = {"whence": lambda train: whence.fit(train, seed=seed)}
     rows |= peers(STANDARD, seed) | {name: _method(name, seed) for name in methods or ()}
-    found = leaderboard(rows, names=args.names_of(data) or None, sizes=runs or SIZES, n_splits=splits, seed=seed)
+    found = leaderboard(
+        rows, names=args.names_of(data) or None, sizes=runs or SIZES, most_targets=targets, n_splits=splits, seed=seed
+    )
     sets = available().loc[list(dict.fromkeys(found.frame["data"]))]
+    cut = [f"{name} (of {row['targets']:,})" for name, row in sets.iterrows() if row["targets"] > targets]
     page: Page = [title("Data sets")]
     page += [Text(f"{name}: {row['title']}") for name, row in sets.iterrows()]
+    if cut:
+        page.append(remark(f"Judged by {targets} targets, drawn once (--targets): {', '.join(cut)}."))
     for (name, size), part in found.frame.groupby(["data", "runs"], sort=False):
         cells: list[Row] = [
             [str(row["method"]), *(number(row[key]) for key in ("lds", "lds_of_mean", "residual_error", "coverage")),
@@ -80,8 +90,10 @@ def benchmark(
 
 def _method(text: str, seed: int) -> "Method":
     """The method that an argument names."""
+    import numpy as np
+
     from whence.measuring.functions import load_function
-    from whence.measuring.outcome_fn import as_outcome_fn
+    from whence.measuring.outcome_fn import as_outcome_fn, check_signature
     from whence.surrogates.peers import fitting, peers
 
     if ":" not in text:
@@ -90,7 +102,9 @@ def _method(text: str, seed: int) -> "Method":
     if callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None)):
         return fitting(found, seed)
     if callable(found) or callable(getattr(found, "batch", None)):
-        return partial(_Estimates, as_outcome_fn(found))
+        estimate = as_outcome_fn(found)
+        check_signature(estimate, np.zeros(1))
+        return partial(_Estimates, estimate)
     raise InputError(
         f"{text} must be a regressor with fit and predict, or an outcome function. Got {type(found).__name__} instead."
     )
