@@ -37,9 +37,9 @@ PAPER = {  # addition and quadratic
 Found = dict[str, list[tuple[float, float]]]  # LDS per query and of the mean loss of each method, by run
 
 
-def runs_of(table: whence.Outcomes) -> list[whence.Outcomes]:
-    """The independent runs of a set, in each 50 subsets and then some of them again."""
-    return [table.rows(np.arange(start, start + EACH)) for start in range(0, table.n_runs, EACH)]
+def runs_of(table: whence.Outcomes, n: int) -> list[whence.Outcomes]:
+    """The n independent runs at the end of a set, in each 50 subsets and then some of them again."""
+    return [table.rows(np.arange(stop - EACH, stop)) for stop in table.n_runs - EACH * np.arange(n)[::-1]]
 
 
 def judged(operation: str, folder: Path, quick: bool) -> dict:
@@ -48,7 +48,8 @@ def judged(operation: str, folder: Path, quick: bool) -> dict:
     found: Found = {name: [] for name in BASELINES}
     with np.load(folder / f"{operation}_scores.npz") as made:
         about = json.loads(str(made["about"]))
-        for number, run in enumerate(runs_of(whence.read_outcomes(folder / f"modular_{operation}_runs.npz"))):
+        table = whence.read_outcomes(folder / f"modular_{operation}_scratch_more.npz")
+        for number, run in enumerate(runs_of(table, table.n_runs // EACH)):
             own = run.rows(np.arange(SUBSETS))
             shares, whole = (
                 task_shares(some, problem.tasks.sizes, whence.Recipe(steps=1).weighting)
@@ -61,10 +62,10 @@ def judged(operation: str, folder: Path, quick: bool) -> dict:
     return {"lds": found, **about}
 
 
-def surrogates(table: whence.Outcomes, quick: bool) -> Found:
-    """The scores of the surrogates in each run, and the noise ceilings."""
+def surrogates(table: whence.Outcomes, n: int, quick: bool) -> Found:
+    """The scores of the surrogates in each of n runs, and the noise ceilings."""
     found: Found = {name: [] for name in [*METHODS, CEILING]}
-    for number, run in enumerate(runs_of(table)):
+    for number, run in enumerate(runs_of(table, n)):
         both = [run, averaged(run)]
         found[CEILING].append(tuple(noise_ceiling(each).mean for each in both))
         once = [each.rows(np.arange(SUBSETS)) for each in both]
@@ -141,12 +142,13 @@ def main() -> None:
             report.write_text(json.dumps({name: judged(name, folder, given.quick) for name in known}, indent=1))
         baselines = json.loads((report if report.is_file() else PAGES / report.name).read_text(encoding="utf-8"))
         if given.quick:
-            tables = {name: whence.read_outcomes(folder / f"modular_{name}_runs.npz") for name in baselines}
+            tables = {name: whence.read_outcomes(folder / f"modular_{name}_scratch_more.npz") for name in baselines}
         else:
-            tables = {name: load(f"modular_{name}_runs") for name in baselines}
+            tables = {name: load(f"modular_{name}_scratch") for name in baselines}
     found = {}
     for operation, runs in tables.items():
-        both = {**baselines[operation]["lds"], **surrogates(runs, given.quick)}
+        made = baselines[operation]["lds"]
+        both = {**made, **surrogates(runs, max(map(len, made.values())), given.quick)}
         found[operation] = {way: np.array(values) for way, values in both.items() if values}
     methods = list(dict.fromkeys(way for ways in found.values() for way in ways))
     rows = [

@@ -7,8 +7,8 @@
 
 An independent run is 50 Bernoulli(0.9) subsets of the 25 groups, 12 of them twice, every training from a random start
 and with batches of its own, and one more training on all groups, of which influence functions, TracIn, TRAK, SOURCE
-and BIF have the checkpoints. There are five. True outcomes become recorded sets (``runs.py``); OPERATION_scores.npz
-has the scores of the groups by each baseline, which attribution.py judges.
+and BIF have the checkpoints. There are five. True outcomes are added to the recorded sets (``runs.py``);
+OPERATION_scores.npz has the scores of the groups by each baseline, which attribution.py judges.
 """
 
 from __future__ import annotations
@@ -98,12 +98,9 @@ def truth(operation: str, size: Size, args: argparse.Namespace) -> None:
     run = whence.Retrain(problem, recipe, init=start, batched=True, batch_size=args.at_once)
     values = run.batch(rows, np.arange(len(rows)))["loss"]
     names = [f"loss[{query}]" for query in range(values.shape[1])]
-    title = (
-        f"Modular {operation}, from scratch, {size}: {args.runs} runs of {SUBSETS} Bernoulli(0.9) subsets of 25 "
-        f"groups and {AGAIN} of them again, one after the other; losses of held-out equations."
-    )
+    title = f"At the end {args.runs} independent sets of {SUBSETS} subsets, {AGAIN} of them twice."
     table = whence.Outcomes(rows, values, task_names=problem.task_names, target_names=names)
-    keep(args.out, f"modular_{operation}_runs", table, title, time.time() - begun)
+    keep(args.out, f"modular_{operation}_scratch_more", table, title, time.time() - begun)
     print(f"  mean loss {values.mean():.3f}, from {values.mean(1).min():.3f} to {values.mean(1).max():.3f}", flush=True)
 
 

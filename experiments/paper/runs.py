@@ -3,7 +3,7 @@
     python experiments/paper/runs.py DIR      record every table that the scripts of this folder left in DIR
 
 Each script writes a table (NAME.npz) and what it is (NAME.json: title, command, seconds, machine, date) when it is
-made, and does not make it twice.
+made, and does not make it twice. Runs of NAME_more are added after those of the recorded set NAME.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import json
 import platform
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 import whence
-from whence.datasets.recorded import record
+from whence.datasets import recorded
 
 PLACES = ("--out", "--seconds")  # arguments that say where and how long, not what
 
@@ -46,15 +49,33 @@ def keep(out: Path, name: str, runs: whence.Outcomes, title: str, seconds: float
     print(f"{name}: {runs.n_runs} runs in {seconds:.0f} s", flush=True)
 
 
+def added(name: str, runs: whence.Outcomes, about: dict[str, str]) -> tuple[whence.Outcomes, dict[str, str]]:
+    """The runs of a recorded set with more after them, and what they are together."""
+    known = recorded.index()[name]
+    if about["command"] in known.command:
+        raise SystemExit(f"{name} has the runs of {about['command']} already.")
+    before = recorded.load(name)
+    together = replace(
+        runs,
+        subsets=np.concatenate([before.subsets, runs.subsets]),
+        values=np.concatenate([before.values, runs.values]),
+    )
+    both = {"title": f"{known.title} {about['title']}", "command": f"{known.command}; {about['command']}"}
+    return together, {**about, **both}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     for path in sorted(parser.parse_args().folder.glob("*.json")):
         about = json.loads(path.read_text(encoding="utf-8"))
         if "title" in about:
-            runs = whence.read_outcomes(path.with_suffix(".npz"))
-            record(path.stem, runs, about["title"], about["command"], machine=about["machine"], date=about["date"])
-            print(path.stem, runs)
+            runs, name = whence.read_outcomes(path.with_suffix(".npz")), path.stem.removesuffix("_more")
+            if name != path.stem:
+                runs, about = added(name, runs, about)
+            keys = ("title", "command", "machine", "date")
+            recorded.record(name, runs, **{key: about[key] for key in keys})
+            print(name, runs)
 
 
 if __name__ == "__main__":

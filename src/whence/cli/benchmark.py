@@ -90,10 +90,9 @@ def benchmark(
 
 def _method(text: str, seed: int) -> "Method":
     """The method that an argument names."""
-    import numpy as np
-
     from whence.measuring.functions import load_function
     from whence.measuring.outcome_fn import as_outcome_fn, check_signature
+    from whence.outcomes.subset import Subset
     from whence.surrogates.peers import fitting, peers
 
     if ":" not in text:
@@ -103,7 +102,7 @@ def _method(text: str, seed: int) -> "Method":
         return fitting(found, seed)
     if callable(found) or callable(getattr(found, "batch", None)):
         estimate = as_outcome_fn(found)
-        check_signature(estimate, np.zeros(1))
+        check_signature(estimate, Subset([1.0], ["task"]))
         return partial(_Estimates, estimate)
     raise InputError(
         f"{text} must be a regressor with fit and predict, or an outcome function. Got {type(found).__name__} instead."
