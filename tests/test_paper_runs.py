@@ -1,6 +1,7 @@
 """The scripts that make the paper's runs on a graphics card, at their smallest, on a processor."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
@@ -11,12 +12,19 @@ from torch import nn
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "experiments" / "paper"), str(ROOT / "benchmarks")]
 
+import attribution  # noqa: E402
+import attribution_runs  # noqa: E402
 import cifar10  # noqa: E402
 import modular_sets  # noqa: E402
+import prompt_scores  # noqa: E402
+import prompt_sets  # noqa: E402
 import runs  # noqa: E402
 
+import modular  # noqa: E402
 import whence  # noqa: E402
 from whence.datasets import recorded  # noqa: E402
+from whence.evaluation import lds  # noqa: E402
+from whence.icl.language import import_transformers  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -98,3 +106,68 @@ def test_runs_made_elsewhere_become_recorded_sets(tmp_path, monkeypatch, capsys)
     np.testing.assert_array_equal(kept.subsets, made.subsets)
     command = "python experiments/paper/modular_sets.py --only xor_scratch --quick"
     assert recorded.index()["modular_xor_scratch"].command == command
+
+    more = made.rows([0, 1])
+    (out / "modular_xor_scratch.json").unlink()
+    monkeypatch.setattr(sys, "argv", ["more.py"])
+    runs.keep(out, "modular_xor_scratch_more", more, "And two again.", 1.0)
+    monkeypatch.setattr(sys, "argv", ["runs.py", str(out)])
+    runs.main()
+    longer, about = recorded.load("modular_xor_scratch"), recorded.index()["modular_xor_scratch"]
+    assert longer.n_runs == made.n_runs + 2
+    np.testing.assert_allclose(longer.values[-2:], more.values, rtol=1e-6)
+    np.testing.assert_array_equal(longer.subsets[-2:], more.subsets)
+    assert about.title.endswith("losses of held-out equations. And two again.")
+    assert about.command == f"{command}; python experiments/paper/more.py"
+    with pytest.raises(SystemExit, match="already"):
+        runs.main()
+    capsys.readouterr()
+
+
+def test_the_small_transformer_is_causal_attention_as_torch_has_it():
+    model, tokens = modular.initial(0, width=16, layers=2, heads=4), modular.equations("addition")[0][::500]
+    h = model.token(tokens) + model.place.weight
+    for layer in model.layers:
+        n, t, d = h.shape
+        q, k, v = layer.attend(layer.norm_1(h)).view(n, t, 3, 4, 4).permute(2, 0, 3, 1, 4)
+        mixed = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        h = h + layer.mix(mixed.transpose(1, 2).reshape(n, t, d))
+        h = h + layer.fall(torch.nn.functional.gelu(layer.rise(layer.norm_2(h))))
+    torch.testing.assert_close(model(tokens), model.head(model.norm(h[:, -1])), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_baselines_are_judged_as_their_own_estimates_are(tmp_path):
+    attribution.small(tmp_path)
+    found = attribution.judged("addition", tmp_path, quick=True)
+    problem = attribution_runs.problem_of("addition", attribution_runs.QUICK, "cpu")
+    size = attribution_runs.QUICK
+    recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
+    args = Namespace(device="cpu", runs=2)
+    point = attribution_runs.checkpoints(problem, size, args)[0.5][1]
+    own = whence.JointScores(problem, recipe, "influence", checkpoints=[point], seed=1)
+    runs_of_second = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz").rows(np.arange(62, 112))
+    expected = lds(own.batch(runs_of_second.subsets)["loss"], runs_of_second).mean
+    assert found["lds"]["Influence functions"][1][0] == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_coin_is_heads_up_after_no_flip_or_two():
+    asked = prompt_sets.coin_flips(40, 0, "q")
+    for example in asked:
+        acts = example.text.split(". ")[1:3]
+        flips = sum("does not" not in act for act in acts)
+        assert all("coin" in act for act in acts)
+        assert example.label == ("no" if flips == 1 else "yes")
+    assert [example.label for example in asked].count("yes") == 20
+    assert len({example.text for example in asked}) == 40
+
+
+def test_label_words_are_read_after_the_last_token():
+    transformers = import_transformers()
+    torch.manual_seed(0)
+    tiny = {"vocab_size": 20, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1}
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**tiny, num_attention_heads=2)).eval()
+    rows = torch.tensor([[3, 4, 5, 6], [3, 4, -1, -1]])
+    found = prompt_scores.Words(model, [7, 9])(rows)
+    alone = [model(input_ids=row[row >= 0][None]).logits[0, -1, [7, 9]] for row in rows]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-5, atol=1e-6)
