@@ -105,14 +105,13 @@ def what_flatness_does(runs: dict) -> str:
     }
     per_query = over_seeds(runs["sgd"], "query", "least squares", "residual_error").mean(0)[-1]
     left_out = [name.upper() for name in ("sam", "nso") if name not in runs]
+    ends = listed(f"{values[-1]:.2f} under {name.upper()}" for name, values in lds.items())
     return (
+        f"That the LDS of a linear surrogate drops to 0.01 under SGD {back}: per query it goes from "
+        f"{lds['sgd'][0]:.2f} after {steps[0]} steps to {lds['sgd'][-1]:.2f} after {steps[-1]}, and ends at {ends}. "
         f"After {', '.join(map(str, steps))} steps the trace is {traces}. "
-        f"That the LDS of a linear surrogate drops to 0.01 under SGD "
-        f"{back}: per query it goes from {lds['sgd'][0]:.2f} after {steps[0]} steps to {lds['sgd'][-1]:.2f} after "
-        f"{steps[-1]} (of the mean loss {', '.join(f'{value:.2f}' for value in of_mean)} over training, "
-        f"from 10 held-out runs); at the end it is "
-        f"{listed(f'{values[-1]:.2f} under {name.upper()}' for name, values in lds.items())}. "
-        f"Its residual error of the mean loss goes {errors}; per query, a few whose loss is next to 0 dominate it "
+        f"The LDS of the mean loss is {', '.join(f'{value:.2f}' for value in of_mean)} under SGD. "
+        f"The residual error of the mean loss goes {errors}; per query, a few whose loss is next to 0 dominate it "
         f"({per_query:,.0f} at the end of SGD). "
         f"At the end of SGD, a tuned linear surrogate has {last['tuned linear']:.2f} per query, the paper's kernel "
         f"{last['paper kernel']:.2f}, and the noise ceiling is "
@@ -187,10 +186,9 @@ def what_is_linear(rows: list[dict]) -> str:
     near = [row for row in rows if row not in far and row not in prompts]
     small = sum(row["of_outputs"] < 0.024 for row in near)
     said = [
-        f"It depends on how far training goes. From a trained W₀ the error is {between(near, 'of_outputs')} of the "
-        f"outputs over {len(near)} settings, below the paper's 2.4% in {small} of them, where steps are few and small; "
-        "of the *change* that training makes, which attribution is about, it is "
-        f"{between(near, 'of_change')}."
+        f"It holds where steps are few and small: from a trained W₀ the error is below the paper's 2.4% of the outputs "
+        f"in {small} of {len(near)} settings, and up to {between(near, 'of_outputs').rpartition(' ')[2]} elsewhere. "
+        f"Of the *change* that training makes, which attribution is about, it is {between(near, 'of_change')}."
     ]
     for some, words in ((far, "Where W is trained from random weights"), (prompts, "For other examples in a prompt")):
         if some:

@@ -5,8 +5,7 @@ r"""Influence functions, TracIn and TRAK of demonstrations, beside prompts that 
 
 A demonstration is a training example here: the loss of its answer after itself alone, and its gradient by the model's
 weights, beside those of the queries. A prompt of demonstrations is worth the sum of their scores. Nothing is trained,
-so that there is one checkpoint, the model as it is; TracIn sketches gradients of all weights, influence functions
-(EK-FAC) and TRAK take those of the last four blocks. OUT/NAME_scores.npz has a score for each demonstration and query.
+so that there is one checkpoint, the model as it is. Gradients are those of the last four blocks. OUT/NAME_scores.npz has a score for each demonstration and query.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ class Words(nn.Module):
         return ends @ self.model.lm_head.weight[self.words].T
 
 
-def problem_of(language: icl.LanguageModel, name: str, args: argparse.Namespace, params) -> whence.Problem:
+def problem_of(
+    language: icl.LanguageModel, name: str, args: argparse.Namespace, params: Sequence[str]
+) -> whence.Problem:
     """Demonstrations as tasks of one example, and queries."""
     demos, queries = asked(name, args)
     both = tokens_of(language, name, [*demos, *queries], queries)
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--sst2", type=Path, help="folder with sst2_train.jsonl and sst2_dev.jsonl")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device")
+    parser.add_argument("--only", default="")
     parser.add_argument("--queries", type=int, help="at most so many")
     args = parser.parse_args()
     language = icl.LanguageModel.load(args.model, device=args.device, dtype=torch.float32)
@@ -83,16 +85,14 @@ def main() -> None:
     n = len(language.model.model.layers)
     last = tuple(f"model.model.layers.{block}.*" for block in range(n - BLOCKS, n))
     args.out.mkdir(parents=True, exist_ok=True)
-    for name in ("sst2", "coin_flip"):
+    for name in (name for name in ("sst2", "coin_flip") if args.only in name):
         some = problem_of(language, name, args, last)
         ways = {
             "TRAK": lambda some=some: trak_scores(some, 512, l2=1.0),
             "Influence functions": lambda some=some: influence_scores(
                 some, solver=EKFAC(relative_damping=0.3), damping=0.0
             ),
-            "TracIn": lambda name=name: tracin_scores(
-                problem_of(language, name, args, None), learning_rates=[1.0], rank=SKETCH
-            ),
+            "TracIn": lambda some=some: tracin_scores(some, learning_rates=[1.0], rank=SKETCH),
         }
         found = {}
         for way, score in ways.items():
