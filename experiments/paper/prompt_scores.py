@@ -5,7 +5,8 @@ r"""Influence functions, TracIn and TRAK of demonstrations, beside prompts that 
 
 A demonstration is a training example here: the loss of its answer after itself alone, and its gradient by the model's
 weights, beside those of the queries. A prompt of demonstrations is worth the sum of their scores. Nothing is trained,
-so that there is one checkpoint, the model as it is. Gradients are those of the last four blocks. OUT/NAME_scores.npz has a score for each demonstration and query.
+so that there is one checkpoint, the model as it is. Gradients are those of the last four blocks. OUT/NAME_scores.npz
+has a score for each demonstration and query.
 """
 
 from __future__ import annotations
