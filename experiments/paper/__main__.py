@@ -90,7 +90,7 @@ ELSEWHERE = {  # claims whose page is made by other scripts
     "breast_cancer": "It holds: 0.995, 0.98, 0.98 (`python experiments/breast_cancer.py`, "
     "[figure](index.md#the-papers-claims-measured)).",
     "cifar10": "200 subsets of 30 tasks, 30 of them with three seeds, trained eight at once at 302,558 images/s, "
-    "where a plain loop has 81,393 ([results](finetune_cuda.md)); the sets cifar10, cifar10_loss and cifar10_margin above.",
+    "where a plain loop has 81,393 ([results](finetune_cuda.md)); sets cifar10, cifar10_loss, cifar10_margin above.",
     "mt10": "No gain of the kernel is seen on policies cloned from experts (return of single runs: tuned linear 0.69, "
     "the paper's kernel 0.69, whether the target's own task is in 0.76; [results](mt10.md)).",
     "many_demonstrations": "It does not hold on SmolLM2-135M: from 80 true prompts, 0.60 with 50 candidates and 0.16 "
