@@ -128,8 +128,8 @@ def main() -> None:
         "## Prompts that help and that hurt",
         "As in the paper's table of prompts, by the kernel surrogate. There, what helps looks like the query. So it "
         f"does here, with a model that cannot do the task: the demonstration that helps most has the query's answer "
-        f"for {share['helps']:.0%} of the queries, the one that hurts most for {share['hurts']:.0%}. It is the answer that "
-        f"counts, and hardly what was done: among those with that answer, one in two does what the query does by "
+        f"for {share['helps']:.0%} of the queries, the one that hurts most for {share['hurts']:.0%}. It is the answer "
+        "that counts, and hardly what was done: among those with that answer, one in two does what the query does by "
         f"chance, and of those that help most it is {share['acts'] / share['helps']:.0%}.",
         table(["query", "helps most", "hurts most"], rows),
         figure=draw(split, baselines, ceilings),

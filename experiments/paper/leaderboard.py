@@ -12,7 +12,7 @@ import numpy as np
 from common import BLUE, GREY, arguments, plt, recorded, table, write
 
 import whence
-from whence.datasets import leaderboard
+from whence.datasets import available, leaderboard
 from whence.surrogates.peers import PEERS, peers
 
 SIZES, MOST_TARGETS = (20, 40), 20
@@ -64,6 +64,14 @@ def main() -> None:
         table(
             ["method", *(f"{size} runs" for size in summary.columns)],
             [[method, *(f"{value:.3f}" for value in row)] for method, row in summary.iterrows()],
+        ),
+        "## What was recorded",
+        table(
+            ["set", "runs", "tasks", "targets", "what", "made by"],
+            [
+                [name, *(f"{row[key]:,}" for key in ("runs", "tasks", "targets")), row["title"], f"`{row['command']}`"]
+                for name, row in available().iterrows()
+            ],
         ),
         f"## Every set\n\nAt most {MOST_TARGETS} targets of a set, drawn once.",
         *parts,
