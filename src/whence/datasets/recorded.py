@@ -47,7 +47,8 @@ def available() -> pd.DataFrame:
     >>> available().loc["digits", ["runs", "tasks", "targets"]].to_dict()
     {'runs': 1024, 'tasks': 10, 'targets': 1}
     """
-    return pd.DataFrame({name: asdict(found) for name, found in index().items()}).T.drop(columns="sha256")
+    shown = ["runs", "tasks", "targets", "title", "command", "machine", "date"]
+    return pd.DataFrame({name: asdict(found) for name, found in index().items()}).T[shown]
 
 
 def load(name: str) -> Outcomes:
