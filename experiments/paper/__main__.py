@@ -96,7 +96,7 @@ ELSEWHERE = {  # claims whose page is made by other scripts
     "[figure](index.md#the-papers-claims-measured)).",
     "cifar10": "200 subsets of 30 tasks, 30 of them with three seeds, trained eight at once at 302,558 images/s, "
     "where a plain loop has 81,393 ([results](finetune_cuda.md)); sets cifar10, cifar10_loss, cifar10_margin above.",
-    "algorithms": '`GradEx(problem, settings="paper")` is the algorithm as written, its `.surrogate(design, n)` the other '
+    "algorithms": '`GradEx(problem, settings="paper")` is the algorithm as written, `.surrogate(design, n)` the other '
     "in one call. On modular fine-tuning estimates have an LDS of 0.13 to 0.20 per query, surrogates of 80 true runs "
     "0.52 to 0.70 ([results](gradex_fidelity.md)).",
     "mt10": "No gain of the kernel is seen on policies cloned from experts (return of single runs: tuned linear 0.69, "
