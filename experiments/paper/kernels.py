@@ -155,8 +155,8 @@ def verdict(found) -> str:
     )
     better, worse = count(RBF, TUNED_LINEAR, 1), count(RBF, TUNED_LINEAR, -1)
     return (
-        f"Against *tuned* linear surrogates the gain {'comes' if better > worse else 'does not come'} back: its "
-        f"RBF kernel ranks held-out runs better on {better} of {n} sets (interval without zero) and worse on "
+        f"Against *tuned* linear surrogates the paper's gain {'comes' if better > worse else 'does not come'} back: "
+        f"its RBF kernel ranks held-out runs better on {better} of {n} sets (interval without zero) and worse on "
         f"{worse}, though of the five surrogates it has the least residual error on {least}. "
         f"Against *unpenalised* least squares it is better on {count(RBF, LINEAR, 1)} and worse on "
         f"{count(RBF, LINEAR, -1)}; a tuned RBF kernel is better than a tuned linear surrogate on "
