@@ -176,30 +176,27 @@ def hopeless(names: list[str]) -> str:
 
 
 def draw(found, ceiling):
-    """Draw LDS by set and method, with the noise ceiling as a line."""
+    """Draw LDS by set and method, with the noise ceiling as a line, in two rows."""
     from common import COLORS
 
-    figure, ax = plt.subplots(figsize=(max(11, 1.1 * len(found)), 4.2))
+    names = list(found)
+    half = -(-len(names) // 2)
+    figure, axes = plt.subplots(2, 1, figsize=(12, 6.4), sharey=True)
     width = 0.8 / len(COLORS)
-    for place, (method, color) in enumerate(COLORS.items()):
-        scores = [each.lds[each.methods.index(method)] for each in found.values()]
-        at = np.arange(len(found)) + (place - (len(COLORS) - 1) / 2) * width
-        ax.bar(
-            at,
-            [np.nanmean(s) for s in scores],
-            width * 0.92,
-            color=color,
-            label=method,
-            yerr=[np.nanstd(s, ddof=1) for s in scores],
-            error_kw={"lw": 0.8, "ecolor": "0.3"},
-        )
-    known = [(at, ceiling[name]) for at, name in enumerate(found) if not np.isnan(ceiling[name])]
-    for first, (at, top) in enumerate(known):
-        ax.plot([at - 0.42, at + 0.42], [top] * 2, color="0.2", lw=1, ls="--", label="" if first else "noise ceiling")
-    ax.set_xticks(range(len(found)), [name.replace("_", "\n") for name in found])
-    ax.axhline(0, color="0.2", lw=0.8)
-    ax.set(ylabel="LDS", title="Rank correlation with held-out runs, all targets")
-    ax.legend(ncols=6, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.2))
+    for ax, some in zip(axes, (names[:half], names[half:]), strict=True):
+        for place, (method, color) in enumerate(COLORS.items()):
+            scores = [found[name].lds[found[name].methods.index(method)] for name in some]
+            at = np.arange(len(some)) + (place - (len(COLORS) - 1) / 2) * width
+            means, errors = ([each(s) for s in scores] for each in (np.nanmean, lambda s: np.nanstd(s, ddof=1)))
+            ax.bar(at, means, width * 0.92, color=color, label=method, yerr=errors,
+                   error_kw={"lw": 0.8, "ecolor": "0.3"})  # fmt: skip
+        ax.hlines([ceiling[name] for name in some], np.arange(len(some)) - 0.42, np.arange(len(some)) + 0.42,
+                  color="0.2", lw=1, ls="--", label="noise ceiling")  # fmt: skip
+        ax.set_xticks(range(len(some)), [name.replace("_", "\n") for name in some])
+        ax.axhline(0, color="0.2", lw=0.8)
+        ax.set(ylabel="LDS", xlim=(-0.6, half - 0.4))
+    axes[0].set_title("Rank correlation with held-out runs, all targets")
+    axes[0].legend(ncols=6, frameon=False, loc="lower right", bbox_to_anchor=(1, 1))
     return figure
 
 

@@ -90,12 +90,13 @@ def draw(found, names):
             low, middle, high = np.nanquantile(scores, (0.25, 0.5, 0.75), axis=1)
             bars = (middle - low, high - middle)
             ax.errorbar(shares, middle, bars, fmt="o-", ms=3, lw=1.3, capsize=2, color=COLORS[method], label=method)
-        ax.set(title=name.replace("_", " "), yscale="log", xlabel="share of subsets learned from")
+        ax.set_title(name.replace("_", " "), fontsize=8)
+        ax.set(yscale="log", xlabel="share of subsets learned from")
         ax.xaxis.set_major_formatter("{x:.0%}")
     for ax in axes.flat[len(names) :]:
         ax.axis("off")
     axes[0, 0].set_ylabel("residual error")
-    axes[0, 0].legend(frameon=False)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=4, frameon=False, loc="upper right")
     return figure
 
 
