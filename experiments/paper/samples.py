@@ -96,7 +96,7 @@ def draw(found, names):
     for ax in axes.flat[len(names) :]:
         ax.axis("off")
     axes[0, 0].set_ylabel("residual error")
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), ncols=4, frameon=False, loc="upper right")
+    axes[0, 1].legend(frameon=False, fontsize=7, loc="upper right")
     return figure
 
 
