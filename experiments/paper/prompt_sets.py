@@ -30,6 +30,7 @@ from whence.icl.prompts import Prompts
 
 CANDIDATES, SHOTS, SUBSETS, AGAIN = 50, 4, 200, 60  # prompts, and how many of them in a second order
 QUERIES = {"coin_flip": 869, "sst2": 450, "coin_flip_taught": 869}  # teaching comes last: it changes the model
+RECORDED = {"sst2": "sst2_50"}  # sst2 is the smaller set of experiments/record.py
 TEMPLATES = {
     "sst2": icl.Template("Review: {text}\nSentiment: {label}\n\n"),
     "coin_flip": icl.Template("Q: {text}\nA: {label}\n\n"),
@@ -159,7 +160,7 @@ def main() -> None:
         table = whence.Outcomes(
             rows, values["loss"], [demo.name for demo in demos], [f"loss[{q}]" for q in range(len(queries))]
         )
-        keep(args.out, name, table, title, time.time() - started)
+        keep(args.out, RECORDED.get(name, name), table, title, time.time() - started)
         loss = values["loss"]
         print(f"  {title}\n  loss {loss.mean():.3f}, std over prompts {loss.mean(1).std():.3f}", flush=True)
 
