@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from faster import faster_resets
 from mt10 import ACTIONS, SEEN, Task
 from threadpoolctl import threadpool_limits
 
@@ -77,6 +78,7 @@ def _work(pipe: Connection, memory: Any, sizes: Any, rows: list[int], names: lis
     arrays = _views(memory, sizes)
     envs = [Task(name) for name in names]
     for row, env in zip(rows, envs, strict=True):
+        faster_resets(env.env)
         env.env.seed(int(np.random.SeedSequence([seed, row]).generate_state(1)[0]))
     while (what := pipe.recv_bytes()) != b"end":
         for row, env in zip(rows, envs, strict=True):

@@ -33,7 +33,7 @@ SIZES = {  # by default, and with --quick
     "warmup": (200, 20), "steps": (200_000, 5_000), "plain": (0, 0),
 }  # fmt: skip
 REWARD_SCALE = 0.1
-AGENTS_PER_FILE = 20
+AGENTS_PER_FILE = 30
 
 
 def main() -> None:
