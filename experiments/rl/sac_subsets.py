@@ -1,8 +1,9 @@
 r"""Soft actor-critic on subsets of seven tasks of MT10: all agents step and learn together, then play real episodes.
 
 Every agent has one environment for each of its tasks. In each tick all environments of all agents step once, in
-processes, while the GPU updates all agents four times, on 64 steps of each task, half of them demonstrations (none with
-``--plain 1``, which learns by trial alone). Needs demonstrations.npz of cloning.py under ``--out``.
+processes, while the GPU updates all agents ``--updates`` times (less often if the steps would not be over in time), on
+``--per_task`` steps of each task, half of them demonstrations (none with ``--plain 1``, which learns by trial alone).
+Needs demonstrations.npz of cloning.py under ``--out``.
 
     python experiments/rl/sac_subsets.py --out run/rl --seconds 200 --subsets 40      on an H200 and 16 cores
     python experiments/rl/sac_subsets.py --out run/rl --quick                         half a minute on two cores
@@ -104,6 +105,7 @@ class Training:
         given = self.given
         farm = Farm(self.names, self.steps_done, max(1, given.workers - 1))  # one core is for the updates
         since, before, updates = time.time(), self.steps_done, 0
+        lately = since, before
         say(began, f"{self.m} agents in {len(self.names)} environments, from step {before:,}")
         while time.time() - since < given.seconds and self.steps_done < given.steps:
             total, done = self._episode(farm)
@@ -113,10 +115,14 @@ class Training:
             if len(self.curve) % 40 == 0:
                 self.keep()
             if len(self.curve) % 10 == 0:
-                rate = (self.steps_done - before) * self.m / (time.time() - since)
-                reached = f"mean return {total.mean():.0f}, {rate:,.0f} environment steps a second"
-                say(began, f"step {self.steps_done:,} of each: {reached}")
+                rate = (self.steps_done - lately[1]) / (time.time() - lately[0])
+                lately = time.time(), self.steps_done
+                late = lately[0] - since + (given.steps - self.steps_done) / rate > given.seconds
+                given.updates -= late and given.updates > 1
+                reached = f"mean return {total.mean():.0f}, {rate * self.m:,.0f} environment steps a second"
+                say(began, f"step {self.steps_done:,} of each: {reached}, {given.updates} updates in a tick")
         seconds = time.time() - since
+        ticks = (self.steps_done - before) // self.k
         farm.close()
         self.keep()
         found = {
@@ -124,7 +130,7 @@ class Training:
             "environment steps a second": round((self.steps_done - before) * self.m / seconds),
             "updates of all agents a second": round(updates / seconds, 2),
             "updates of single agents a second": round(updates * self.m / seconds, 1),
-            "batch of an update": given.per_task * self.k, "updates in a tick": given.updates,
+            "batch of an update": given.per_task * self.k, "updates in a tick": round(updates / max(1, ticks), 2),
             "recorded as a graph": bool(self.agents.recorded.graphs),
         }  # fmt: skip
         say(began, str(found))
