@@ -18,18 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr, t
+from scoring import FEW_RUNS, ITSELF, PAPER, around, both, by_target, correlations, interval
 
 import whence
 from whence.surrogates.peers import peers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
-PAPER = {"tuned linear": "0.76", "paper kernel": "0.80"}
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
-ITSELF = "the task itself in or out"
 ANY = "with any three (mean of all 84)"
-FEW_RUNS = (5, 10, 20)
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -117,16 +114,6 @@ def fidelity(truth: Truth, values: np.ndarray, splits: int) -> dict[str, dict[st
     return {name: {key: np.array(rows) for key, rows in found.items()} for name, found in scores.items()}
 
 
-def correlations(guess: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each column, of what is measured; 0 for a constant guess, NaN for a constant truth."""
-    found = np.full(guess.shape[1], np.nan)
-    for column, (own, true) in enumerate(zip(guess.T, measured.T, strict=True)):
-        known = ~np.isnan(true)
-        if np.ptp(true[known]) > 0:
-            found[column] = spearmanr(own[known], true[known])[0] if np.ptp(own[known]) > 0 else 0.0
-    return found
-
-
 def ceiling(values: np.ndarray, seeds: int) -> np.ndarray:
     """What the best predictor can expect of another seed's runs: the root of the correlation of two seeds, per target.
 
@@ -145,11 +132,6 @@ def agreement(truth: Truth) -> str:
         f"{np.nanmean(correlations(returns[a], returns[b])):.2f} for seeds {a + 1} and {b + 1}"
         for a, b in itertools.combinations(range(truth.seeds), 2)
     )
-
-
-def around(values: np.ndarray, digits: int = 2) -> str:
-    """Mean and standard deviation over splits."""
-    return f"{np.nanmean(values):.{digits}f} ± {np.nanstd(values, ddof=1):.{digits}f}"
 
 
 def of_fidelity(truth: Truth, values: np.ndarray, splits: int) -> Iterator[str]:
@@ -228,13 +210,6 @@ def ways(truth: Truth, target: int, fitted: dict[str, Any], cosines: np.ndarray)
     return found | {way: np.flatnonzero((truth.subsets == subset).all(1)) for way, subset in others.items()}
 
 
-def by_target(title: str, names: list[str], rows: dict[str, np.ndarray], digits: int = 2) -> Iterator[str]:
-    """Lines of a table with a column for each target."""
-    yield f"\n| {title} | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1)
-    for name, values in rows.items():
-        yield f"| {name} | " + " | ".join(f"{value:.{digits}f}" for value in values) + " |"
-
-
 def own(truth: Truth, rows: np.ndarray, target: int) -> np.ndarray:
     """Return and success of a target, mean over subsets and then over seeds that have any of them: (2,)."""
     by_seed = np.array([of[:, rows, target] for of in (truth.return_, truth.success)])
@@ -249,12 +224,6 @@ def across(truth: Truth, rows: np.ndarray, scores: list[np.ndarray], target: int
         best = rows[score == score.max()]  # successes of a few episodes are often the same
         found.append([outcome[seed, best, target].mean() for outcome in (truth.return_, truth.success)])
     return np.nanmean(found, axis=0)
-
-
-def interval(gains: np.ndarray) -> str:
-    """Mean over targets with its 95% interval."""
-    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
-    return f"{gains.mean():+.2f} ({gains.mean() - half:+.2f} to {gains.mean() + half:+.2f})"
 
 
 # ---- estimates --------------------------------------------------------------------------------------------
@@ -282,11 +251,6 @@ def estimates(truth: Truth, folder: Path, splits: int) -> Iterator[str]:
         yield f"| {title} | {price} | {alone} | {' | '.join(cells)} |"
     limit = ceiling(truth.runs(truth.loss[: truth.seeds], "loss").values, truth.seeds)
     yield f"| ceiling, another seed | | {both(limit)} | | | |"
-
-
-def both(scores: np.ndarray) -> str:
-    """Mean over targets, and the mean outcome's own."""
-    return f"{np.nanmean(scores[:-1]):.2f} / {scores[-1]:.2f}"
 
 
 def played(truth: Truth, folder: Path) -> Iterator[str]:
