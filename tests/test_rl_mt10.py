@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments" / "rl"))
 
 import cloning  # noqa: E402
+import farm  # noqa: E402
 import faster  # noqa: E402
 import mt10  # noqa: E402
 import mt10_results as results  # noqa: E402
@@ -103,9 +104,10 @@ def replay_of(tasks, demos, seed=0):
     replay = sac.Replay(torch.tensor(tasks), 40, demos, seed)
     random = torch.Generator().manual_seed(seed)
     shape = (len(tasks), len(tasks[0]))
-    for _ in range(50):  # more than it holds
-        parts = [torch.randn(*shape, n, generator=random) for n in (mt10.SEEN, mt10.ACTIONS, mt10.SEEN)]
-        replay.add(parts[0], parts[1].tanh(), parts[1][..., 0], parts[2])
+    for _ in range(5):  # more than it holds
+        seen = torch.randn(*shape, 11, mt10.SEEN, generator=random)
+        action = torch.randn(*shape, 10, mt10.ACTIONS, generator=random).tanh()
+        replay.add(seen, action, action[..., 0])
     return replay
 
 
@@ -178,6 +180,26 @@ def test_half_of_a_batch_is_demonstrations_of_the_own_tasks():
     assert is_shown.sum(1).tolist() == [6, 6]
     assert (reward[is_shown] == 100 + task[is_shown]).all()
     assert (action[~is_shown].abs() < 1).all()
+
+
+def test_steps_are_kept_with_what_follows_them():
+    replay = sac.Replay(torch.tensor([[0, 1]]), 20, None, 0)
+    seen = torch.arange(11.0).expand(1, 2, 11).unsqueeze(-1).expand(-1, -1, -1, mt10.SEEN)
+    replay.add(seen, torch.zeros(1, 2, 10, mt10.ACTIONS), torch.arange(10.0).expand(1, 2, 10))
+    before, _, reward, after, *_ = replay.draw(50)
+    assert (before[..., 0] == reward).all()
+    assert (after[..., : mt10.SEEN] == reward[..., None] + 1).all()
+    assert sorted(reward.unique().tolist()) == list(range(10))
+
+
+def test_processes_draw_the_actions_of_their_agents():
+    agents = sac.Agents([3, 4], WIDTH, "cpu")
+    seen, noise = torch.randn(2, 5, 49), torch.randn(2, 5, mt10.ACTIONS)
+    wanted, _ = agents.act(seen, noise)
+    for row, flat in enumerate(agents.drawn().numpy()):
+        layers = mt10.layers_of(flat, WIDTH, 2 * mt10.ACTIONS)
+        found = farm.sample(layers, seen[row].numpy(), noise[row].numpy())
+        np.testing.assert_allclose(found, wanted[row].detach(), rtol=1e-4, atol=1e-6)
 
 
 def test_training_goes_on_from_its_files(tmp_path):
