@@ -21,6 +21,7 @@ import mt10  # noqa: E402
 import mt10_results as results  # noqa: E402
 import policy_estimates  # noqa: E402
 import sac  # noqa: E402
+import sac_results  # noqa: E402
 import sac_subsets  # noqa: E402
 
 import whence  # noqa: E402
@@ -375,6 +376,39 @@ def rows(examples, k):
 
 
 @pytest.fixture
+def sac_truth():
+    """Twenty agents of the first seed, two of their subsets again; outcomes that add up."""
+    subsets, seeds = sac_subsets.chosen(20, 2)
+    noise = 0.01 * np.random.default_rng(0).normal(size=(len(subsets), 10))
+    values = 2 * subsets + subsets @ np.arange(10)[:, None] / 10 + noise
+    steps = np.full(len(subsets), 100)
+    return sac_results.SacTruth(subsets, seeds, steps, {"return": values}, list(mt10.TASKS), {})
+
+
+def test_more_seeds_of_a_subset_are_learned_from_or_left_out_with_it(sac_truth):
+    assert sac_truth.first.tolist() == list(range(20))
+    assert sac_truth.with_seeds(np.array([3, 1])).tolist() == [1, 3, 21, 23]
+
+
+def test_predictions_of_sac_are_judged_as_by_a_plain_loop(sac_truth, monkeypatch):
+    monkeypatch.setattr(sac_results, "JUDGED_BY", 5)
+    found = sac_results.fidelity(sac_truth, "return", 2)
+    for split in range(2):
+        held = np.random.default_rng(split).permutation(20)[:5]
+        learned = [row for row in range(24) if not any((sac_truth.subsets[row] == sac_truth.subsets[held]).all(1))]
+        table = sac_truth.runs("return", np.array(learned))
+        guess, measured = whence.fit(table).predict(sac_truth.subsets[held]), sac_truth.outcomes["return"][held]
+        for target in range(10):
+            if np.ptp(sac_truth.subsets[held, target]) == 0:
+                continue
+            own = found["whence.fit"]
+            assert own["lds"][split, target] == pytest.approx(spearmanr(guess[:, target], measured[:, target])[0])
+            inside = sac_truth.subsets[held, target] == 1
+            best = measured[inside, target][guess[inside, target].argmax()]
+            assert own["gain"][split, target] == pytest.approx(best - measured[inside, target].mean())
+
+
+@pytest.fixture
 def metaworld(monkeypatch):
     pytest.importorskip("metaworld", reason='Meta-World is not installed: pip install "whence[rl]"')
     monkeypatch.setenv("MUJOCO_GL", "disable")
@@ -393,6 +427,7 @@ def test_a_seed_is_a_start_and_the_goal_and_task_are_seen(metaworld):
 @pytest.mark.parametrize("name", ["pick-place", "push", "peg-insert-side", "door-open", "reach"])
 def test_faster_environments_are_those_of_meta_world(metaworld, monkeypatch, name):
     from metaworld.policies import ENV_POLICY_MAP
+    from metaworld.utils import reward_utils
     from scipy.spatial.transform import Rotation
 
     def played():
@@ -410,6 +445,7 @@ def test_faster_environments_are_those_of_meta_world(metaworld, monkeypatch, nam
     quick, used = played()
     assert used is faster.Rotation
     monkeypatch.setattr(mt10, "faster", lambda env: env)
+    monkeypatch.setattr(reward_utils, "tolerance", reward_utils.tolerance.args[0])
     monkeypatch.setattr(sys.modules[used_module(name)], "Rotation", Rotation)
     wanted, used = played()
     assert used is Rotation
@@ -482,3 +518,11 @@ def test_a_missing_meta_world_is_said_in_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
     with pytest.raises(whence.InputError, match=r'Meta-World is not installed .*pip install "whence\[rl\]"'):
         mt10.Task("reach")
+
+
+@pytest.mark.parametrize("name", ["drawer-close", "push"])
+def test_faster_resets_begin_next_to_where_usual_ones_do(metaworld, name):
+    usual, quick = mt10.Task(name), mt10.Task(name)
+    faster.faster_resets(quick.env)
+    for seed in range(3):
+        np.testing.assert_allclose(quick.reset(seed=seed)[0], usual.reset(seed=seed)[0], atol=2e-3)

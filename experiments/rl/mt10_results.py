@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sac_results
+from sac_results import SacTruth
 from scoring import FEW_RUNS, ITSELF, PAPER, around, both, by_target, correlations, interval
 
 import whence
@@ -27,6 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
 ANY = "with any three (mean of all 84)"
+SACS = {"SAC": "sac", "SAC, a third of the steps": "sac_71k", "SAC without demonstrations": "sac_plain"}  # folders
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -156,10 +159,11 @@ def of_fidelity(truth: Truth, values: np.ndarray, splits: int) -> Iterator[str]:
 # ---- which three to train with ----------------------------------------------------------------------------
 
 
-def cotraining(truth: Truth, cosines: np.ndarray, expert: np.ndarray) -> Iterator[str]:
+def cotraining(truth: Truth, sac: SacTruth, cosines: np.ndarray, expert: np.ndarray) -> Iterator[str]:
     """Lines of the page: for each target, what it reaches with the three tasks that each way finds."""
     sevens = {"return": truth.return_[: truth.seeds], "success": truth.success[: truth.seeds]}
     fitted = {name: whence.fit(truth.runs(values, name)) for name, values in sevens.items()}
+    fitted |= {f"{name} of SAC": whence.fit(sac.runs(name, sac.all)) for name in sevens}
     chosen = [ways(truth, target, fitted, cosines) for target in range(len(truth.names))]
     table = {way: np.array([own(truth, rows[way], target) for target, rows in enumerate(chosen)]) for way in chosen[0]}
     for name, values in sevens.items():
@@ -269,23 +273,38 @@ def played(truth: Truth, folder: Path) -> Iterator[str]:
         yield f"| {title} | {' | '.join(parts)} | {np.nanmean(correlations(returns, trained[0])):.2f} |"
 
 
-def draw(truth: Truth, path: Path) -> None:
-    """What each task does to each target, and which pairs work together in the mean."""
+def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
+    """What each task does to each target, and which pairs work together in the mean, by cloning and by SAC."""
     import matplotlib.pyplot as plt
 
     from whence import plots
 
     plt.rcParams.update({"font.size": 9})
-    figure, axes = plt.subplots(1, 2, figsize=(12.5, 5.4))
-    whole = truth.runs(truth.success[: truth.seeds], "success")
-    each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
-    plots.heat_map(whence.attribute(whence.fit(each)), ax=axes[0])
-    axes[0].set_title("What each task does to the success of each target", loc="left", weight="bold")
-    plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=axes[1])
-    axes[1].set_title("Pairs, in the mean success over ten tasks", loc="left", weight="bold")
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 10.8))
+    learned = {"Cloning": truth.runs(truth.success[: truth.seeds], "success"), "SAC": sac.runs("success", sac.all)}
+    for (name, whole), (left, right) in zip(learned.items(), axes, strict=True):
+        each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
+        plots.heat_map(whence.attribute(whence.fit(each)), ax=left)
+        left.set_title(f"{name}: what each task does to the success of each target", loc="left", weight="bold")
+        plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=right)
+        right.set_title(f"{name}: pairs, in the mean success", loc="left", weight="bold")
     figure.tight_layout()
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
+
+
+def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, Iterator[str]]:
+    """Lines of the page about learning from rewards, by their name in mt10_results.md."""
+    sac = sacs["SAC"]
+    rows = truth.sevens
+    values = {"return": truth.return_[0, rows], "success": truth.success[0, rows]}
+    cloned = {name: sac_results.table(truth.subsets[rows], own, truth.names, name) for name, own in values.items()}
+    return {
+        "sac_reached": sac_results.reached(sacs),
+        "sac_return": sac_results.of_fidelity(sac, "return", splits),
+        "sac_success": sac_results.of_fidelity(sac, "success", splits),
+        "sac_fused": sac_results.fused(sac, cloned, max(2, splits // 4)),
+    }
 
 
 def main() -> None:
@@ -296,16 +315,27 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
     truth, joint, splits = Truth(given.runs), dict(np.load(given.runs / "joint.npz")), 2 if given.quick else 24
-    draw(truth, given.picture)
+    found = {title: given.runs / folder for title, folder in SACS.items()}
+    sacs = {title: SacTruth.read(folder) for title, folder in found.items() if folder.exists()}
+    draw(truth, sacs["SAC"], given.picture)
     error, of_change = (np.mean(joint[f"error_of_{kind}"]) for kind in ("outputs", "change"))
     tables = {
         "returns": of_fidelity(truth, truth.return_[: truth.seeds], splits),
         "success": of_fidelity(truth, truth.success[: truth.seeds], splits),
-        "cotraining": cotraining(truth, joint["cosines"], joint["expert"]),
+        "cotraining": cotraining(truth, sacs["SAC"], joint["cosines"], joint["expert"]),
         "estimates": estimates(truth, given.runs, max(2, splits // 6)),
         "played": played(truth, given.runs),
     }
-    facts = {"seeds": truth.seeds, "splits": splits, "n": len(joint["subsets"]), "error": error, "of_change": of_change}
+    tables |= of_sac(truth, sacs, splits)
+    facts = {
+        "seeds": truth.seeds,
+        "splits": splits,
+        "few": max(2, splits // 4),
+        "n": len(joint["subsets"]),
+        "error": error,
+        "of_change": of_change,
+    }
+    facts |= sac_results.speed(sacs["SAC"], given.runs / "sb3_speed.json")
     facts |= {"whole": int((~np.isnan(truth.loss).any((1, 2))).sum()), "agreement": agreement(truth)}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"

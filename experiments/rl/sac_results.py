@@ -16,6 +16,10 @@ from whence.surrogates.peers import peers
 METHODS = ("tuned kernel", "paper kernel", "tuned linear")
 JUDGED_BY = 10  # subsets, as in the paper
 OUTCOMES = ("return", "success")
+DEMO_STEPS, JUDGING_STEPS = (
+    10 * 20 * 200,
+    10 * 4 * 200,
+)  # environment steps of all demonstrations, and to judge a policy
 
 
 @dataclass(frozen=True)
@@ -25,32 +29,35 @@ class SacTruth:
     Attributes
     ----------
     subsets : ndarray (agents, 10)
-    seeds : ndarray (agents,)
+    seeds, steps : ndarray (agents,)
     outcomes : dict of str to ndarray (agents, 10)
         Mean return and success of each agent in each task.
     names : list of str
     facts : dict
         What sac_subsets.py said of its run.
-    curve : ndarray (episodes, agents, 7)
-        Return of each episode in training.
     """
 
     subsets: np.ndarray
     seeds: np.ndarray
+    steps: np.ndarray
     outcomes: dict[str, np.ndarray]
     names: list[str]
     facts: dict[str, object]
-    curve: np.ndarray
 
     @classmethod
     def read(cls, folder: Path) -> SacTruth:
-        """What a folder has of sac_truth.npz, sac_curve.npz and sac_subsets.json."""
+        """What a folder has of sac_truth.npz and sac_subsets.json."""
         found = dict(np.load(folder / "sac_truth.npz"))
         outcomes = {"return": found["returns"].mean(2), "success": found["success"].mean(2)}
         facts = json.loads((folder / "sac_subsets.json").read_text(encoding="utf-8"))
-        curve = np.load(folder / "sac_curve.npz")["returns"]
         subsets, names = found["subsets"].astype(float), found["task_names"].tolist()
-        return cls(subsets, found["seeds"], {k: v.astype(float) for k, v in outcomes.items()}, names, facts, curve)
+        steps = np.broadcast_to(found["steps"], found["seeds"].shape)
+        return cls(subsets, found["seeds"], steps, {k: v.astype(float) for k, v in outcomes.items()}, names, facts)
+
+    @property
+    def all(self) -> np.ndarray:
+        """Numbers of all agents."""
+        return np.arange(len(self.seeds))
 
     @property
     def first(self) -> np.ndarray:
@@ -105,7 +112,7 @@ def fidelity(truth: SacTruth, outcome: str, splits: int) -> dict[str, dict[str, 
 def of_fidelity(truth: SacTruth, outcome: str, splits: int) -> Iterator[str]:
     """Lines of the page about one outcome."""
     found = fidelity(truth, outcome, splits)
-    limit = whence.evaluation.noise_ceiling(truth.runs(outcome, np.arange(len(truth.seeds))))
+    limit = whence.evaluation.noise_ceiling(truth.runs(outcome, truth.all))
     unit = " (of the mean return)" if outcome == "return" else ""
     columns = ["10 to judge", "… with the target in them", f"best companions gain{unit}", "mean over tasks", "paper"]
     yield f"\n| {outcome} | {' | '.join(columns)} |"
@@ -124,8 +131,12 @@ def of_fidelity(truth: SacTruth, outcome: str, splits: int) -> Iterator[str]:
 # ---- estimates --------------------------------------------------------------------------------------------
 
 
-def fused(truth: SacTruth, cloning: dict[str, whence.Outcomes], price: float, splits: int) -> Iterator[str]:
-    """Lines of the page: runs of cloning as estimates of those of SAC, alone and with a few true runs."""
+def fused(truth: SacTruth, cloning: dict[str, whence.Outcomes], splits: int) -> Iterator[str]:
+    """Lines of the page: runs of cloning as estimates of those of SAC, alone and with a few true runs.
+
+    The price is counted in environment steps: demonstrations, and the episodes that judge the policies of cloning.
+    """
+    price = (DEMO_STEPS + cloning["return"].n_runs * JUDGING_STEPS) / (truth.steps.max() + JUDGING_STEPS)
     yield "\n| | price in runs of SAC | no run of SAC | " + " | ".join(f"and {n}" for n in FEW_RUNS) + " |"
     yield "|" + "---|" * (3 + len(FEW_RUNS))
     for outcome in OUTCOMES:
@@ -162,3 +173,16 @@ def reached(truths: dict[str, SacTruth]) -> Iterator[str]:
                 values = np.nanmean(np.where(inside, truth.outcomes[outcome], np.nan), axis=0)
                 cells = " | ".join(f"{value:.{digits}f}" for value in (*values, values.mean()))
                 yield f"| {title}: {outcome}, {words} | {cells} |"
+
+
+def speed(truth: SacTruth, peer: Path) -> dict[str, object]:
+    """Facts of the page: rates of all agents together, and of one of Stable-Baselines3."""
+    theirs = json.loads(peer.read_text(encoding="utf-8"))
+    ours = truth.facts
+    rates = "environment steps a second"
+    updates = ours["updates of single agents a second"], theirs["updates a second"]
+    return {
+        "agents": len(truth.seeds), "sac_steps": f"{truth.steps.max():,}", "steps_a_second": f"{ours[rates]:,}",
+        "updates_a_second": f"{updates[0]:,.0f}", "their_steps": theirs[rates], "their_updates": f"{updates[1]:.0f}",
+        "steps_ratio": f"{ours[rates] / theirs[rates]:.0f}", "updates_ratio": f"{updates[0] / updates[1]:.0f}",
+    }  # fmt: skip
