@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
 ANY = "with any three (mean of all 84)"
-SACS = {"SAC": "sac", "SAC, a third of the steps": "sac_71k", "SAC without demonstrations": "sac_plain"}  # folders
+SACS = {"SAC": "sac", "SAC, 71,400 steps": "sac_71k"}  # folders
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -295,15 +295,24 @@ def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
 
 def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, Iterator[str]]:
     """Lines of the page about learning from rewards, by their name in mt10_results.md."""
-    sac = sacs["SAC"]
-    rows = truth.sevens
-    values = {"return": truth.return_[0, rows], "success": truth.success[0, rows]}
-    cloned = {name: sac_results.table(truth.subsets[rows], own, truth.names, name) for name, own in values.items()}
+    values = {
+        "return": truth.return_[: truth.seeds, truth.sevens],
+        "success": truth.success[: truth.seeds, truth.sevens],
+    }
+    sevens = truth.subsets[truth.sevens]
+    cloned = {name: sac_results.table(sevens, own[0], truth.names, name) for name, own in values.items()}
+    flat = {name: np.concatenate(own) for name, own in values.items()}
+    seeds = np.repeat(np.arange(truth.seeds), len(sevens))
+    cloning = SacTruth(np.tile(sevens, (truth.seeds, 1)), seeds, 0 * seeds, flat, truth.names, {})
+    found = {
+        f"{name} of {title}": sac_results.of_fidelity(sac, name, splits) for title, sac in sacs.items() for name in flat
+    }
     return {
-        "sac_reached": sac_results.reached(sacs),
-        "sac_return": sac_results.of_fidelity(sac, "return", splits),
-        "sac_success": sac_results.of_fidelity(sac, "success", splits),
-        "sac_fused": sac_results.fused(sac, cloned, max(2, splits // 4)),
+        "sac_reached": sac_results.reached(sacs | {"cloning": cloning}),
+        "sac_fidelity": itertools.chain.from_iterable(
+            itertools.chain([f"\n{title}:"], lines) for title, lines in found.items()
+        ),
+        "sac_fused": sac_results.fused(sacs["SAC"], cloned, max(2, splits // 6)),
     }
 
 
@@ -315,8 +324,7 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
     truth, joint, splits = Truth(given.runs), dict(np.load(given.runs / "joint.npz")), 2 if given.quick else 24
-    found = {title: given.runs / folder for title, folder in SACS.items()}
-    sacs = {title: SacTruth.read(folder) for title, folder in found.items() if folder.exists()}
+    sacs = {title: SacTruth.read(given.runs / folder) for title, folder in SACS.items()}
     draw(truth, sacs["SAC"], given.picture)
     error, of_change = (np.mean(joint[f"error_of_{kind}"]) for kind in ("outputs", "change"))
     tables = {
@@ -330,12 +338,12 @@ def main() -> None:
     facts = {
         "seeds": truth.seeds,
         "splits": splits,
-        "few": max(2, splits // 4),
+        "few": max(2, splits // 6),
         "n": len(joint["subsets"]),
         "error": error,
         "of_change": of_change,
     }
-    facts |= sac_results.speed(sacs["SAC"], given.runs / "sb3_speed.json")
+    facts |= sac_results.speed(sacs["SAC, 71,400 steps"], given.runs / "sb3_speed.json")
     facts |= {"whole": int((~np.isnan(truth.loss).any((1, 2))).sum()), "agreement": agreement(truth)}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"

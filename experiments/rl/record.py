@@ -23,8 +23,8 @@ CLONING = (
     "All 120 subsets of seven of Meta-World's ten tasks MT10, {} seeds each, by behaviour cloning: {} in every task."
 )
 SAC = (
-    "40 subsets of seven of Meta-World's ten tasks MT10, ten of them with 3 seeds, by soft actor-critic with "
-    "demonstrations, {:,} environment steps each: {} in every task."
+    "40 subsets of seven of Meta-World's ten tasks MT10, by soft actor-critic with demonstrations, {:,} environment "
+    "steps each: {} in every task."
 )
 
 
