@@ -304,13 +304,12 @@ def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, It
     flat = {name: np.concatenate(own) for name, own in values.items()}
     seeds = np.repeat(np.arange(truth.seeds), len(sevens))
     cloning = SacTruth(np.tile(sevens, (truth.seeds, 1)), seeds, 0 * seeds, flat, truth.names, {})
-    found = {
-        f"{name} of {title}": sac_results.of_fidelity(sac, name, splits) for title, sac in sacs.items() for name in flat
-    }
     return {
         "sac_reached": sac_results.reached(sacs | {"cloning": cloning}),
         "sac_fidelity": itertools.chain.from_iterable(
-            itertools.chain([f"\n{title}:"], lines) for title, lines in found.items()
+            sac_results.of_fidelity(sac, name, f"{name.capitalize()} of {title}", splits)
+            for title, sac in sacs.items()
+            for name in flat
         ),
         "sac_fused": sac_results.fused(sacs["SAC"], cloned, max(2, splits // 6)),
     }
@@ -344,7 +343,7 @@ def main() -> None:
         "of_change": of_change,
     }
     facts |= sac_results.speed(sacs["SAC, 71,400 steps"], given.runs / "sb3_speed.json")
-    facts |= {"whole": int((~np.isnan(truth.loss).any((1, 2))).sum()), "agreement": agreement(truth)}
+    facts |= {"agreement": agreement(truth)}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"
     print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")

@@ -109,20 +109,13 @@ def fidelity(truth: SacTruth, outcome: str, splits: int) -> dict[str, dict[str, 
     return {name: {key: np.array(rows) for key, rows in found.items()} for name, found in scores.items()}
 
 
-def of_fidelity(truth: SacTruth, outcome: str, splits: int) -> Iterator[str]:
-    """Lines of the page about one outcome."""
+def of_fidelity(truth: SacTruth, outcome: str, title: str, splits: int) -> Iterator[str]:
+    """Lines of the page about one outcome, under a title."""
     found = fidelity(truth, outcome, splits)
     unit = " (of the mean return)" if outcome == "return" else ""
     scale = truth.outcomes[outcome][truth.subsets > 0].mean() if outcome == "return" else 1.0
-    columns = [
-        "",
-        "10 to judge",
-        "… with the target in them",
-        f"best companions gain{unit}",
-        "mean over tasks",
-        "paper",
-    ]
-    yield f"\n| {' | '.join(columns)} |"
+    judged = f"10 to judge | … with the target in them | best companions gain{unit}"
+    yield f"\n| {title} | {judged} | mean over tasks | paper |"
     yield "|" + "---|" * 6
     for method, scores in found.items():
         parts = [around(np.nanmean(scores[key][:, :-1], axis=1)) for key in ("lds", "inside")]
