@@ -21,6 +21,7 @@ import mt10  # noqa: E402
 import mt10_results as results  # noqa: E402
 import policy_estimates  # noqa: E402
 import sac  # noqa: E402
+import sac_linearity  # noqa: E402
 import sac_results  # noqa: E402
 import sac_subsets  # noqa: E402
 
@@ -201,6 +202,15 @@ def test_processes_draw_the_actions_of_their_agents():
         layers = mt10.layers_of(flat, WIDTH, 2 * mt10.ACTIONS)
         found = farm.sample(layers, seen[row].numpy(), noise[row].numpy())
         np.testing.assert_allclose(found, wanted[row].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_actor_of_an_agent_is_a_network_of_cloning(tmp_path):
+    agents, seen = sac.Agents([3, 4], WIDTH, "cpu"), torch.randn(5, 49)
+    sac_subsets.save_networks(agents, tmp_path)
+    model = cloning.network(WIDTH, 0)
+    model.load_state_dict(sac_linearity.state(sac_linearity.actors(tmp_path), 1))
+    wanted, _ = agents.act(seen.expand(2, -1, -1))
+    torch.testing.assert_close(model(seen).tanh(), wanted[1], rtol=1e-2, atol=1e-2)  # kept in half precision
 
 
 def test_training_goes_on_from_its_files(tmp_path):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -343,7 +344,9 @@ def main() -> None:
         "of_change": of_change,
     }
     facts |= sac_results.speed(sacs["SAC, 71,400 steps"], given.runs / "sb3_speed.json")
-    facts |= {"agreement": agreement(truth)}
+    linear = json.loads((given.runs / SACS["SAC"] / "first_order.json").read_text(encoding="utf-8"))
+    facts |= {"agreement": agreement(truth), "sac_error": linear["error over outputs"]}
+    facts |= {"sac_of_change": linear["error over change"]}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"
     print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")
