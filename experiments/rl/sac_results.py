@@ -16,10 +16,8 @@ from whence.surrogates.peers import peers
 METHODS = ("tuned kernel", "paper kernel", "tuned linear")
 JUDGED_BY = 10  # subsets, as in the paper
 OUTCOMES = ("return", "success")
-DEMO_STEPS, JUDGING_STEPS = (
-    10 * 20 * 200,
-    10 * 4 * 200,
-)  # environment steps of all demonstrations, and to judge a policy
+DEMO_STEPS = 10 * 20 * 200  # environment steps of all demonstrations
+JUDGING_STEPS = 10 * 4 * 200  # … of the episodes that judge a policy
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,9 @@ def fused(truth: SacTruth, cloning: dict[str, whence.Outcomes], splits: int) -> 
                     model = whence.fit(first.rows(order[:n]), estimates=estimates)
                     guess = model.predict(others.subsets)
                     scores.setdefault((with_cloning, n), []).append(correlations(guess, others.values))
-        known = {
-            tuple(subset): row for subset, row in zip(cloning[outcome].subsets, cloning[outcome].values, strict=True)
-        }
-        alone = correlations(np.array([known[tuple(subset)] for subset in first.subsets]), first.values)
+        cloned = cloning[outcome]
+        same = [cloned.values[(cloned.subsets == subset).all(1)][0] for subset in first.subsets]
+        alone = correlations(np.array(same), first.values)
         for with_cloning, title, cost in ((False, "SAC alone", ""), (True, "one seed of cloning", f"{price:.1f}")):
             cells = [both(np.nanmean(scores[with_cloning, n], axis=0)) for n in FEW_RUNS]
             yield f"| {outcome}: {title} | {cost} | {both(alone) if with_cloning else ''} | {' | '.join(cells)} |"

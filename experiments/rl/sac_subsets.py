@@ -6,8 +6,8 @@ demonstrations (none with ``--plain 1``, which learns by trial alone). If the st
 fewer updates, or the agents of further seeds end, whichever takes the time. Needs demonstrations.npz of cloning.py
 under ``--out``.
 
-    python experiments/rl/sac_subsets.py --out run/rl --seconds 200 --subsets 40      on an H200 and 16 cores
-    python experiments/rl/sac_subsets.py --out run/rl --quick                         half a minute on two cores
+    python experiments/rl/sac_subsets.py --out run/rl --repeated 10 --per_task 32 --seconds 700     on an H200
+    python experiments/rl/sac_subsets.py --out run/rl --quick                              half a minute on two cores
 
 It stops after ``--seconds`` or ``--steps`` steps of every agent, whichever is first, and goes on when called again:
 networks are kept in half precision (sac_networks_*.npz), the replay is filled anew before updates go on. Written:
