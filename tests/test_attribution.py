@@ -475,7 +475,7 @@ def test_rules_about_subsets_far_smaller_than_any_run_warn():
 @pytest.mark.parametrize(
     ("subsets", "default"),
     [
-        (whence.FixedSize(4).draw(14, 40), "inclusion"),
+        (whence.FixedSize(4).draw(14, 40), "shapley"),
         (whence.Bernoulli(0.9).draw(30, 40), "inclusion"),
         (whence.Bernoulli(0.5).draw(14, 40), "shapley"),
         (whence.Exhaustive().draw(3), "shapley"),

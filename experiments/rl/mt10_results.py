@@ -285,7 +285,7 @@ def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
     learned = {"Cloning": truth.runs(truth.success[: truth.seeds], "success"), "SAC": sac.runs("success", sac.all)}
     for (name, whole), (left, right) in zip(learned.items(), axes, strict=True):
         each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
-        plots.heat_map(whence.attribute(whence.fit(each)), ax=left)
+        plots.heat_map(whence.attribute(whence.fit(each), "shapley"), ax=left)
         left.set_title(f"{name}: what each task does to the success of each target", loc="left", weight="bold")
         plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=right)
         right.set_title(f"{name}: pairs, in the mean success", loc="left", weight="bold")

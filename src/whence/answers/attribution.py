@@ -143,7 +143,7 @@ def attribute(
         subsets equally ("banzhaf"), or added to all of them (the paper's leave-one-out, "loo"). "inclusion": the mean
         over subsets of the design that include the task minus the mean over all of them (the paper's random-ensemble
         score minus its average). "shift", for mixtures: the change when a task takes over a tenth of the average
-        mixture. Default: "shapley", or "inclusion" where the runs have too few sizes for it, or "shift" for mixtures.
+        mixture. Default: "shapley", or "inclusion" where all runs are large or small, or "shift" for mixtures.
     keep_prob : float, optional
         For "inclusion": the probability that a task is in, independently of the others. Default: the design of the
         runs, that is subsets of one size, coin flips at their rate, or the runs' own subsets, with a sampling error.

@@ -92,13 +92,14 @@ def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -
     """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs.
 
     Where none is given: "shift" for the ``subsets`` (n, K) of mixtures; else "shapley", or "inclusion" for tasks if
-    all subsets are large, or small, or of one size.
+    all subsets are large, or small. Not if all have one size, where a task can only take the place of another.
     """
     if rule is None:
         if not ((subsets == 0) | (subsets == 1)).all():
             rule = "shift"
         else:
-            rule = "inclusion" if not pairs and RULES["shapley"].beyond(subsets) else "shapley"
+            varied = not pairs and len(subsets) > 0 and np.ptp(subsets.sum(1)) > 0
+            rule = "inclusion" if varied and RULES["shapley"].beyond(subsets) else "shapley"
     fitting = {name: each for name, each in RULES.items() if each.pairs or not pairs}
     if isinstance(rule, Rule) and (rule.pairs or not pairs):
         return rule

@@ -58,8 +58,7 @@ def collect(
 ) -> Document:
     """Return the document of the page of a model; see `whence.report`.
 
-    The default rule is "shapley" if the runs have the sizes for it, else "inclusion", and "shift" for mixtures. The
-    page also shows a mean of the targets: with ``weights``, or plain.
+    The page also shows a mean of the targets: with ``weights``, or plain.
     """
     if not model.outcomes.n_runs:
         raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")
