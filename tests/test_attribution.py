@@ -472,6 +472,7 @@ def test_rules_about_subsets_far_smaller_than_any_run_warn():
         attribute(model, "shapley")
 
 
+@pytest.mark.filterwarnings("ignore:The rule 'shapley' asks about subsets:whence.DataWarning")
 @pytest.mark.parametrize(
     ("subsets", "default"),
     [
