@@ -118,7 +118,7 @@ def judge_world(setting: Setting, repeat: int, rng: np.random.Generator) -> dict
     else:
         model = whence.fit(runs)
     values, together = shapley_and_pairs(world)
-    found, pairs = whence.attribute(model), whence.interactions(model)
+    found, pairs = whence.attribute(model, "shapley"), whence.interactions(model)
     above = np.triu_indices(K, 1)
     chosen = []
     for t, target in enumerate(model.target_names):

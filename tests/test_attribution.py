@@ -472,6 +472,23 @@ def test_rules_about_subsets_far_smaller_than_any_run_warn():
         attribute(model, "shapley")
 
 
+@pytest.mark.filterwarnings("ignore:The rule 'shapley' asks about subsets:whence.DataWarning")
+@pytest.mark.parametrize(
+    ("subsets", "default"),
+    [
+        (whence.FixedSize(4).draw(14, 40), "shapley"),
+        (whence.Bernoulli(0.9).draw(30, 40), "inclusion"),
+        (whence.Bernoulli(0.5).draw(14, 40), "shapley"),
+        (whence.Exhaustive().draw(3), "shapley"),
+        (whence.FixedSize(4).draw(14, 40) / 4, "shift"),
+    ],
+)
+def test_the_default_rule_asks_about_subsets_like_the_runs(subsets, default):
+    runs = whence.Outcomes(subsets, subsets @ np.arange(subsets.shape[1]))
+    model = whence.fit(runs, surrogate=whence.AdditiveSurrogate("ridge"), n_folds=None)
+    assert whence.attribute(model).rule.name == default
+
+
 def test_inclusion_never_extrapolates():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

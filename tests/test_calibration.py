@@ -55,6 +55,14 @@ def scores():
     return pd.DataFrame(rows).groupby("setting").mean()
 
 
+def test_effects_over_all_sizes_are_uncertain_where_runs_have_one():
+    """That every task adds something is not to be seen in subsets of one size."""
+    setting = calibration.Setting("designs", shape="saturating", design="fixed size", runs=100)
+    found = pd.DataFrame([calibration.judge(setting, repeat, calibration.TABLES) for repeat in range(REPEATS)]).mean()
+    assert found["Shapley values"] >= 0.75  # 0.6 where the effect of size is taken to be none
+    assert found["new runs"] >= 0.8
+
+
 def test_intervals_of_new_runs_hold(scores):
     assert (scores["new runs"] >= 0.75).all()
     assert 0.85 <= scores["new runs"].mean() <= 0.99

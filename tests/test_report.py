@@ -354,7 +354,7 @@ def test_the_document_holds_what_the_library_says(document, model, runs):
 
 def test_the_rule_is_one_that_the_runs_allow(document):
     assert document["attribution"]["heading"] == "Shapley"
-    S = whence.FixedSize(3).draw(30, 60, seed=0)
+    S = whence.Bernoulli(0.1).draw(30, 60, seed=0)
     runs = whence.Outcomes(S, S @ np.arange(30.0), target_names=["loss"])
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     assert collect(model)["attribution"]["heading"] == "Inclusion"

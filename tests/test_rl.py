@@ -213,11 +213,37 @@ def test_actions_that_are_not_numbers_are_refused():
         rollout(lambda seen: np.full((len(seen), 1), np.nan, np.float32), "Pendulum-v1", episodes=1)
 
 
-def test_one_environment_that_crashes_fails_its_rows_and_no_others(tmp_path):
-    class Crashing(Corridor):
-        def step(self, action):
-            raise RuntimeError("the simulator is unstable")
+@pytest.mark.parametrize("action", [7, -1, 0.5])
+def test_actions_that_do_not_exist_are_refused(action):
+    with pytest.raises(InputError, match=rf"must return actions of Discrete\(2\)\. Got {action} instead"):
+        rollout(lambda seen: np.full(len(seen), action), "CartPole-v1", episodes=1)
 
+
+def test_whole_actions_may_come_as_fractions():
+    assert rollout(lambda seen: np.ones(len(seen)), Corridor, episodes=1).success == 1
+
+
+class Undefined(Corridor):
+    def step(self, action):
+        seen, _, *rest = super().step(action)
+        return seen, np.nan, *rest
+
+
+class Crashing(Corridor):
+    def step(self, action):
+        raise RuntimeError("the simulator is unstable")
+
+
+@pytest.mark.parametrize(
+    ("target", "message"), [(Undefined, "a reward that is not a number"), (Crashing, "RuntimeError: the simulator")]
+)
+def test_the_target_that_cannot_be_played_is_named(target, message):
+    agents = Agents({"fine": Corridor}, lambda envs, seed: always(1), targets={"fine": Corridor, "odd": target})
+    with pytest.raises(InputError, match=f"Playing in 'odd' failed: .*{message}"):
+        agents(whence.Subset([1], agents.task_names), 0)
+
+
+def test_one_environment_that_crashes_fails_its_rows_and_no_others(tmp_path):
     agents = Agents({"fine": Corridor, "bad": Crashing}, one_step, targets={"fine": Corridor}, episodes=1)
     with pytest.warns(whence.DataWarning, match="failed"):
         runs = whence.measure(agents, whence.Exhaustive(allow_empty=False), seeds=1, keep_going=True, engine="inline")

@@ -15,11 +15,14 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments" / "rl"))
 
 import cloning  # noqa: E402
+import farm  # noqa: E402
 import faster  # noqa: E402
 import mt10  # noqa: E402
 import mt10_results as results  # noqa: E402
 import policy_estimates  # noqa: E402
 import sac  # noqa: E402
+import sac_linearity  # noqa: E402
+import sac_results  # noqa: E402
 import sac_subsets  # noqa: E402
 
 import whence  # noqa: E402
@@ -103,9 +106,10 @@ def replay_of(tasks, demos, seed=0):
     replay = sac.Replay(torch.tensor(tasks), 40, demos, seed)
     random = torch.Generator().manual_seed(seed)
     shape = (len(tasks), len(tasks[0]))
-    for _ in range(50):  # more than it holds
-        parts = [torch.randn(*shape, n, generator=random) for n in (mt10.SEEN, mt10.ACTIONS, mt10.SEEN)]
-        replay.add(parts[0], parts[1].tanh(), parts[1][..., 0], parts[2])
+    for _ in range(5):  # more than it holds
+        seen = torch.randn(*shape, 11, mt10.SEEN, generator=random)
+        action = torch.randn(*shape, 10, mt10.ACTIONS, generator=random).tanh()
+        replay.add(seen, action, action[..., 0])
     return replay
 
 
@@ -178,6 +182,35 @@ def test_half_of_a_batch_is_demonstrations_of_the_own_tasks():
     assert is_shown.sum(1).tolist() == [6, 6]
     assert (reward[is_shown] == 100 + task[is_shown]).all()
     assert (action[~is_shown].abs() < 1).all()
+
+
+def test_steps_are_kept_with_what_follows_them():
+    replay = sac.Replay(torch.tensor([[0, 1]]), 20, None, 0)
+    seen = torch.arange(11.0).expand(1, 2, 11).unsqueeze(-1).expand(-1, -1, -1, mt10.SEEN)
+    replay.add(seen, torch.zeros(1, 2, 10, mt10.ACTIONS), torch.arange(10.0).expand(1, 2, 10))
+    before, _, reward, after, *_ = replay.draw(50)
+    assert (before[..., 0] == reward).all()
+    assert (after[..., : mt10.SEEN] == reward[..., None] + 1).all()
+    assert sorted(reward.unique().tolist()) == list(range(10))
+
+
+def test_processes_draw_the_actions_of_their_agents():
+    agents = sac.Agents([3, 4], WIDTH, "cpu")
+    seen, noise = torch.randn(2, 5, 49), torch.randn(2, 5, mt10.ACTIONS)
+    wanted, _ = agents.act(seen, noise)
+    for row, flat in enumerate(agents.drawn().numpy()):
+        layers = mt10.layers_of(flat, WIDTH, 2 * mt10.ACTIONS)
+        found = farm.sample(layers, seen[row].numpy(), noise[row].numpy())
+        np.testing.assert_allclose(found, wanted[row].detach(), rtol=1e-4, atol=1e-6)
+
+
+def test_the_actor_of_an_agent_is_a_network_of_cloning(tmp_path):
+    agents, seen = sac.Agents([3, 4], WIDTH, "cpu"), torch.randn(5, 49)
+    sac_subsets.save_networks(agents, tmp_path)
+    model = cloning.network(WIDTH, 0)
+    model.load_state_dict(sac_linearity.state(sac_linearity.actors(tmp_path), 1))
+    wanted, _ = agents.act(seen.expand(2, -1, -1))
+    torch.testing.assert_close(model(seen).tanh(), wanted[1], rtol=1e-2, atol=1e-2)  # kept in half precision
 
 
 def test_training_goes_on_from_its_files(tmp_path):
@@ -332,17 +365,66 @@ def test_ways_to_choose_are_subsets_of_the_design(recorded):
     assert set(np.flatnonzero(chosen["with the top three by gradients"][0])) == {3, *near}
 
 
+def on_the_page(after):
+    """Cells of the row that needs no surrogate, in the first table after some words."""
+    page = (results.ROOT / "benchmarks" / "results" / "mt10.md").read_text(encoding="utf-8")
+    _, _, rest = page.partition(after)
+    row = next(line for line in rest.splitlines() if line.startswith(f"| {results.ITSELF}"))
+    return [cell.strip() for cell in row.split("|")]
+
+
 def test_the_page_says_what_the_recorded_set_says():
-    """The row that needs no surrogate, by a plain loop over the data set that is shipped."""
+    """By a plain loop over the data set that is shipped."""
     runs = whence.datasets.load("mt10_cloning_return")
     seeds, scores = runs.values.reshape(-1, 120, 10), []
     for split in range(24):
         order = np.random.default_rng(split).permutation(120)[40:]
         own, measured = runs.subsets[order], seeds[split % len(seeds)][order]
         scores.append(np.mean([spearmanr(own[:, k], measured[:, k])[0] for k in range(10)]))
-    page = (results.ROOT / "benchmarks" / "results" / "mt10.md").read_text(encoding="utf-8")
-    row = next(line for line in page.splitlines() if line.startswith(f"| {results.ITSELF}"))
-    assert row.split("|")[3].strip() == f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}"
+    assert on_the_page("by cloning\n")[3] == f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}"
+
+
+def test_the_page_says_what_the_runs_of_sac_say():
+    runs, scores = whence.datasets.load("mt10_sac_return"), []
+    for split in range(24):
+        order = np.random.default_rng(split).permutation(40)[:10]
+        own, measured = runs.subsets[order], runs.values[order]
+        varied = [k for k in range(10) if np.ptp(own[:, k]) > 0]  # 0 where all ten have the target
+        scores.append(sum(spearmanr(own[:, k], measured[:, k])[0] for k in varied) / 10)
+    assert on_the_page("| Return of SAC |")[2] == f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}"
+
+
+@pytest.fixture
+def sac_truth():
+    """Twenty agents of the first seed, two of their subsets again; outcomes that add up."""
+    subsets, seeds = sac_subsets.chosen(20, 2)
+    noise = 0.01 * np.random.default_rng(0).normal(size=(len(subsets), 10))
+    values = 2 * subsets + subsets @ np.arange(10)[:, None] / 10 + noise
+    steps = np.full(len(subsets), 100)
+    return sac_results.SacTruth(subsets, seeds, steps, {"return": values}, list(mt10.TASKS), {})
+
+
+def test_more_seeds_of_a_subset_are_learned_from_or_left_out_with_it(sac_truth):
+    assert sac_truth.first.tolist() == list(range(20))
+    assert sac_truth.with_seeds(np.array([3, 1])).tolist() == [1, 3, 21, 23]
+
+
+def test_predictions_of_sac_are_judged_as_by_a_plain_loop(sac_truth, monkeypatch):
+    monkeypatch.setattr(sac_results, "JUDGED_BY", 5)
+    found = sac_results.fidelity(sac_truth, "return", 2)
+    for split in range(2):
+        held = np.random.default_rng(split).permutation(20)[:5]
+        learned = [row for row in range(24) if not any((sac_truth.subsets[row] == sac_truth.subsets[held]).all(1))]
+        table = sac_truth.runs("return", np.array(learned))
+        guess, measured = whence.fit(table).predict(sac_truth.subsets[held]), sac_truth.outcomes["return"][held]
+        for target in range(10):
+            if np.ptp(sac_truth.subsets[held, target]) == 0:
+                continue
+            own = found["whence.fit"]
+            assert own["lds"][split, target] == pytest.approx(spearmanr(guess[:, target], measured[:, target])[0])
+            inside = sac_truth.subsets[held, target] == 1
+            best = measured[inside, target][guess[inside, target].argmax()]
+            assert own["gain"][split, target] == pytest.approx(best - measured[inside, target].mean())
 
 
 def rows(examples, k):
@@ -371,6 +453,7 @@ def test_a_seed_is_a_start_and_the_goal_and_task_are_seen(metaworld):
 @pytest.mark.parametrize("name", ["pick-place", "push", "peg-insert-side", "door-open", "reach"])
 def test_faster_environments_are_those_of_meta_world(metaworld, monkeypatch, name):
     from metaworld.policies import ENV_POLICY_MAP
+    from metaworld.utils import reward_utils
     from scipy.spatial.transform import Rotation
 
     def played():
@@ -388,6 +471,7 @@ def test_faster_environments_are_those_of_meta_world(metaworld, monkeypatch, nam
     quick, used = played()
     assert used is faster.Rotation
     monkeypatch.setattr(mt10, "faster", lambda env: env)
+    monkeypatch.setattr(reward_utils, "tolerance", reward_utils.tolerance.args[0])
     monkeypatch.setattr(sys.modules[used_module(name)], "Rotation", Rotation)
     wanted, used = played()
     assert used is Rotation
@@ -460,3 +544,11 @@ def test_a_missing_meta_world_is_said_in_a_sentence(monkeypatch):
     monkeypatch.setitem(sys.modules, "metaworld.env_dict", None)
     with pytest.raises(whence.InputError, match=r'Meta-World is not installed .*pip install "whence\[rl\]"'):
         mt10.Task("reach")
+
+
+@pytest.mark.parametrize("name", ["drawer-close", "push"])
+def test_faster_resets_begin_next_to_where_usual_ones_do(metaworld, name):
+    usual, quick = mt10.Task(name), mt10.Task(name)
+    faster.faster_resets(quick.env)
+    for seed in range(3):
+        np.testing.assert_allclose(quick.reset(seed=seed)[0], usual.reset(seed=seed)[0], atol=2e-3)

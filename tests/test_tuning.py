@@ -142,6 +142,32 @@ def test_kernel_and_noise_are_the_ones_the_evidence_is_about(with_size):
     assert len(theta) == family.n_parts + 3 + 4
 
 
+def test_runs_of_one_size_are_not_asked_about_sizes_but_other_sizes_stay_uncertain():
+    S = oracles.all_subsets(6)
+    S = S[S.sum(1) == 3]
+    y = np.random.default_rng(0).normal(size=len(S)) + S[:, 0]
+    surrogate = CombinedSurrogate().fit(S, y)
+    family, (theta,) = surrogate.family_, surrogate.theta_
+    assert family.one_size
+    assert "size" not in family.names
+    plain = CombinedKernel(6)
+    X, counts = surrogate.coordinates_(S), np.ones(len(S))
+    found = family.negative_log_evidence(theta, X, y[:, None], counts)
+    for one, other in zip(found, plain.negative_log_evidence(theta, X, y[:, None], counts), strict=True):
+        np.testing.assert_array_equal(one, other)
+    # The kernel has what the plain one has, and the usual variance of an effect of size, for any two subsets.
+    rows = surrogate.coordinates_(oracles.all_subsets(6)[::7])
+    kernel, _ = oracles.combined(theta, 3)
+    (*_, size), (*_, variance) = family.kernel(theta).parts, family.kernel(theta).variances
+    extra = variance * size.evaluate(rows, rows)
+    np.testing.assert_allclose(family.kernel(theta).evaluate(rows, rows), oracles.gram(kernel, rows, rows) + extra)
+    sizes = oracles.all_subsets(6)[::7].sum(1)
+    mean, spread = priors.LEARNED["size"]
+    usual = np.random.default_rng(1).lognormal(mean, spread, 4_000_000).mean()
+    rate = np.exp(priors.LEARNED["size rate"][0]) / (6 * 0.25)
+    np.testing.assert_allclose(extra, usual * np.exp(-rate / 2 * (sizes[:, None] - sizes) ** 2), rtol=0.05)
+
+
 def test_evidence_of_a_matrix_that_cannot_be_factored_is_infinite():
     S, Z, counts = runs()
     X, family, _ = combined(S, with_size=True)

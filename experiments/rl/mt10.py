@@ -111,9 +111,9 @@ def demonstrations(name: str, episodes: int, horizon: int, noise: float, seed: i
 # ---- policies as plain numpy ------------------------------------------------------------------------------
 
 
-def layers_of(flat: np.ndarray, width: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def layers_of(flat: np.ndarray, width: int, outputs: int = ACTIONS) -> list[tuple[np.ndarray, np.ndarray]]:
     """Weights (in, out) and biases of a network of two hidden layers, from one vector."""
-    sizes, found, start = (SEEN + len(TASKS), width, width, ACTIONS), [], 0
+    sizes, found, start = (SEEN + len(TASKS), width, width, outputs), [], 0
     for n_in, n_out in itertools.pairwise(sizes):
         weight = flat[start : start + n_in * n_out].reshape(n_in, n_out)
         start += n_in * n_out

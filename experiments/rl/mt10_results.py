@@ -12,24 +12,25 @@ from __future__ import annotations
 import argparse
 import datetime
 import itertools
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import spearmanr, t
+import sac_results
+from sac_results import SacTruth
+from scoring import FEW_RUNS, ITSELF, PAPER, around, both, by_target, correlations, interval
 
 import whence
 from whence.surrogates.peers import peers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
-PAPER = {"tuned linear": "0.76", "paper kernel": "0.80"}
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
-ITSELF = "the task itself in or out"
 ANY = "with any three (mean of all 84)"
-FEW_RUNS = (5, 10, 20)
+SACS = {"SAC": "sac", "SAC, 71,400 steps": "sac_71k"}  # folders
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -117,16 +118,6 @@ def fidelity(truth: Truth, values: np.ndarray, splits: int) -> dict[str, dict[st
     return {name: {key: np.array(rows) for key, rows in found.items()} for name, found in scores.items()}
 
 
-def correlations(guess: np.ndarray, measured: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each column, of what is measured; 0 for a constant guess, NaN for a constant truth."""
-    found = np.full(guess.shape[1], np.nan)
-    for column, (own, true) in enumerate(zip(guess.T, measured.T, strict=True)):
-        known = ~np.isnan(true)
-        if np.ptp(true[known]) > 0:
-            found[column] = spearmanr(own[known], true[known])[0] if np.ptp(own[known]) > 0 else 0.0
-    return found
-
-
 def ceiling(values: np.ndarray, seeds: int) -> np.ndarray:
     """What the best predictor can expect of another seed's runs: the root of the correlation of two seeds, per target.
 
@@ -145,11 +136,6 @@ def agreement(truth: Truth) -> str:
         f"{np.nanmean(correlations(returns[a], returns[b])):.2f} for seeds {a + 1} and {b + 1}"
         for a, b in itertools.combinations(range(truth.seeds), 2)
     )
-
-
-def around(values: np.ndarray, digits: int = 2) -> str:
-    """Mean and standard deviation over splits."""
-    return f"{np.nanmean(values):.{digits}f} ± {np.nanstd(values, ddof=1):.{digits}f}"
 
 
 def of_fidelity(truth: Truth, values: np.ndarray, splits: int) -> Iterator[str]:
@@ -174,10 +160,11 @@ def of_fidelity(truth: Truth, values: np.ndarray, splits: int) -> Iterator[str]:
 # ---- which three to train with ----------------------------------------------------------------------------
 
 
-def cotraining(truth: Truth, cosines: np.ndarray, expert: np.ndarray) -> Iterator[str]:
+def cotraining(truth: Truth, sac: SacTruth, cosines: np.ndarray, expert: np.ndarray) -> Iterator[str]:
     """Lines of the page: for each target, what it reaches with the three tasks that each way finds."""
     sevens = {"return": truth.return_[: truth.seeds], "success": truth.success[: truth.seeds]}
     fitted = {name: whence.fit(truth.runs(values, name)) for name, values in sevens.items()}
+    fitted |= {f"{name} of SAC": whence.fit(sac.runs(name, sac.all)) for name in sevens}
     chosen = [ways(truth, target, fitted, cosines) for target in range(len(truth.names))]
     table = {way: np.array([own(truth, rows[way], target) for target, rows in enumerate(chosen)]) for way in chosen[0]}
     for name, values in sevens.items():
@@ -228,13 +215,6 @@ def ways(truth: Truth, target: int, fitted: dict[str, Any], cosines: np.ndarray)
     return found | {way: np.flatnonzero((truth.subsets == subset).all(1)) for way, subset in others.items()}
 
 
-def by_target(title: str, names: list[str], rows: dict[str, np.ndarray], digits: int = 2) -> Iterator[str]:
-    """Lines of a table with a column for each target."""
-    yield f"\n| {title} | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1)
-    for name, values in rows.items():
-        yield f"| {name} | " + " | ".join(f"{value:.{digits}f}" for value in values) + " |"
-
-
 def own(truth: Truth, rows: np.ndarray, target: int) -> np.ndarray:
     """Return and success of a target, mean over subsets and then over seeds that have any of them: (2,)."""
     by_seed = np.array([of[:, rows, target] for of in (truth.return_, truth.success)])
@@ -249,12 +229,6 @@ def across(truth: Truth, rows: np.ndarray, scores: list[np.ndarray], target: int
         best = rows[score == score.max()]  # successes of a few episodes are often the same
         found.append([outcome[seed, best, target].mean() for outcome in (truth.return_, truth.success)])
     return np.nanmean(found, axis=0)
-
-
-def interval(gains: np.ndarray) -> str:
-    """Mean over targets with its 95% interval."""
-    half = t.ppf(0.975, len(gains) - 1) * gains.std(ddof=1) / np.sqrt(len(gains))
-    return f"{gains.mean():+.2f} ({gains.mean() - half:+.2f} to {gains.mean() + half:+.2f})"
 
 
 # ---- estimates --------------------------------------------------------------------------------------------
@@ -284,11 +258,6 @@ def estimates(truth: Truth, folder: Path, splits: int) -> Iterator[str]:
     yield f"| ceiling, another seed | | {both(limit)} | | | |"
 
 
-def both(scores: np.ndarray) -> str:
-    """Mean over targets, and the mean outcome's own."""
-    return f"{np.nanmean(scores[:-1]):.2f} / {scores[-1]:.2f}"
-
-
 def played(truth: Truth, folder: Path) -> Iterator[str]:
     """Lines of the page: estimated policies in real episodes, beside policies that were trained."""
     files = {title: dict(np.load(folder / f"rung_{name}.npz")) for name, (title, _) in RUNGS.items()}
@@ -305,23 +274,46 @@ def played(truth: Truth, folder: Path) -> Iterator[str]:
         yield f"| {title} | {' | '.join(parts)} | {np.nanmean(correlations(returns, trained[0])):.2f} |"
 
 
-def draw(truth: Truth, path: Path) -> None:
-    """What each task does to each target, and which pairs work together in the mean."""
+def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
+    """What each task does to each target, and which pairs work together in the mean, by cloning and by SAC."""
     import matplotlib.pyplot as plt
 
     from whence import plots
 
     plt.rcParams.update({"font.size": 9})
-    figure, axes = plt.subplots(1, 2, figsize=(12.5, 5.4))
-    whole = truth.runs(truth.success[: truth.seeds], "success")
-    each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
-    plots.heat_map(whence.attribute(whence.fit(each)), ax=axes[0])
-    axes[0].set_title("What each task does to the success of each target", loc="left", weight="bold")
-    plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=axes[1])
-    axes[1].set_title("Pairs, in the mean success over ten tasks", loc="left", weight="bold")
+    figure, axes = plt.subplots(2, 2, figsize=(12.5, 10.8))
+    learned = {"Cloning": truth.runs(truth.success[: truth.seeds], "success"), "SAC": sac.runs("success", sac.all)}
+    for (name, whole), (left, right) in zip(learned.items(), axes, strict=True):
+        each, mean = (whole.targets(names) for names in (whole.target_names[:-1], whole.target_names[-1:]))
+        plots.heat_map(whence.attribute(whence.fit(each), "shapley"), ax=left)
+        left.set_title(f"{name}: what each task does to the success of each target", loc="left", weight="bold")
+        plots.interaction_matrix(whence.interactions(whence.fit(mean)), ax=right)
+        right.set_title(f"{name}: pairs, in the mean success", loc="left", weight="bold")
     figure.tight_layout()
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
+
+
+def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, Iterator[str]]:
+    """Lines of the page about learning from rewards, by their name in mt10_results.md."""
+    values = {
+        "return": truth.return_[: truth.seeds, truth.sevens],
+        "success": truth.success[: truth.seeds, truth.sevens],
+    }
+    sevens = truth.subsets[truth.sevens]
+    cloned = {name: sac_results.table(sevens, own[0], truth.names, name) for name, own in values.items()}
+    flat = {name: np.concatenate(own) for name, own in values.items()}
+    seeds = np.repeat(np.arange(truth.seeds), len(sevens))
+    cloning = SacTruth(np.tile(sevens, (truth.seeds, 1)), seeds, 0 * seeds, flat, truth.names, {})
+    return {
+        "sac_reached": sac_results.reached(sacs | {"cloning": cloning}),
+        "sac_fidelity": itertools.chain.from_iterable(
+            sac_results.of_fidelity(sac, name, f"{name.capitalize()} of {title}", splits)
+            for title, sac in sacs.items()
+            for name in flat
+        ),
+        "sac_fused": sac_results.fused(sacs["SAC"], cloned, max(2, splits // 6)),
+    }
 
 
 def main() -> None:
@@ -332,17 +324,29 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
     truth, joint, splits = Truth(given.runs), dict(np.load(given.runs / "joint.npz")), 2 if given.quick else 24
-    draw(truth, given.picture)
+    sacs = {title: SacTruth.read(given.runs / folder) for title, folder in SACS.items()}
+    draw(truth, sacs["SAC"], given.picture)
     error, of_change = (np.mean(joint[f"error_of_{kind}"]) for kind in ("outputs", "change"))
     tables = {
         "returns": of_fidelity(truth, truth.return_[: truth.seeds], splits),
         "success": of_fidelity(truth, truth.success[: truth.seeds], splits),
-        "cotraining": cotraining(truth, joint["cosines"], joint["expert"]),
+        "cotraining": cotraining(truth, sacs["SAC"], joint["cosines"], joint["expert"]),
         "estimates": estimates(truth, given.runs, max(2, splits // 6)),
         "played": played(truth, given.runs),
     }
-    facts = {"seeds": truth.seeds, "splits": splits, "n": len(joint["subsets"]), "error": error, "of_change": of_change}
-    facts |= {"whole": int((~np.isnan(truth.loss).any((1, 2))).sum()), "agreement": agreement(truth)}
+    tables |= of_sac(truth, sacs, splits)
+    facts = {
+        "seeds": truth.seeds,
+        "splits": splits,
+        "few": max(2, splits // 6),
+        "n": len(joint["subsets"]),
+        "error": error,
+        "of_change": of_change,
+    }
+    facts |= sac_results.speed(sacs["SAC, 71,400 steps"], given.runs / "sb3_speed.json")
+    linear = json.loads((given.runs / SACS["SAC"] / "first_order.json").read_text(encoding="utf-8"))
+    facts |= {"agreement": agreement(truth), "sac_error": linear["error over outputs"]}
+    facts |= {"sac_of_change": linear["error over change"]}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"
     print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")

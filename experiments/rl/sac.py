@@ -11,6 +11,7 @@ import itertools
 import math
 
 import torch
+from farm import LOG_STD
 from mt10 import ACTIONS, SEEN, TASKS
 from torch import Tensor
 from torch.nn import functional
@@ -19,7 +20,6 @@ from whence.models.graphs import Recorded
 
 RATE, DISCOUNT, FOLLOW = 3e-4, 0.99, 0.005
 FIRST_ALPHA = 0.1  # temperature at the start; rewards are at most 1
-LOG_STD = (-5.0, 2.0)
 INPUTS = SEEN + len(TASKS)
 ROW = 2 * SEEN + ACTIONS + 1  # of a replay: seen, action, reward, seen after it
 
@@ -105,6 +105,10 @@ class Agents:
             for param, gradient in zip(params, torch.autograd.grad(loss, params), strict=True):
                 param.grad = gradient
 
+    def drawn(self) -> Tensor:
+        """The actors as vectors (m, P), for processes that draw actions."""
+        return torch.cat([part.detach().flatten(1) for part in self.actor], dim=1)
+
     def policies(self) -> Tensor:
         """The most likely actions' networks as vectors (m, P), for `mt10.act` ended by tanh."""
         *hidden, weight, bias = (part.detach() for part in self.actor)
@@ -129,10 +133,15 @@ class Replay:
         self.one_hot = functional.one_hot(tasks, len(TASKS)).float()
         self._random = torch.Generator(tasks.device).manual_seed(seed)
 
-    def add(self, seen: Tensor, action: Tensor, reward: Tensor, after: Tensor) -> None:
-        """Keep one step of every agent in each of its tasks, (m, k, …); the oldest go when it is full."""
-        self.rows[:, :, self.count % self.capacity] = torch.cat([seen, action, reward[..., None], after], dim=-1)
-        self.count += 1
+    def add(self, seen: Tensor, action: Tensor, reward: Tensor) -> None:
+        """Keep n steps of every agent in each of its tasks: seen (m, k, n + 1, 39), the others (m, k, n, …).
+
+        The oldest go when it is full; the capacity must be a multiple of n.
+        """
+        start, n = self.count % self.capacity, action.shape[2]
+        steps = torch.cat([seen[:, :, :-1], action, reward[..., None], seen[:, :, 1:]], dim=-1)
+        self.rows[:, :, start : start + n] = steps
+        self.count += n
 
     def draw(self, n: int) -> tuple[Tensor, ...]:
         """Return a batch of n steps of each task, as `Agents.update` takes it."""

@@ -1,21 +1,24 @@
 r"""Soft actor-critic on subsets of seven tasks of MT10: all agents step and learn together, then play real episodes.
 
-Every agent has one environment for each of its tasks. In each tick all environments of all agents step once, in
-processes, while the GPU updates all agents four times, on 64 steps of each task, half of them demonstrations (none with
-``--plain 1``, which learns by trial alone). Needs demonstrations.npz of cloning.py under ``--out``.
+Every agent has one environment for each of its tasks. All environments of all agents step together, in processes; for
+each of their steps the GPU updates all agents ``--updates`` times, on ``--per_task`` steps of each task, half of them
+demonstrations (none with ``--plain 1``, which learns by trial alone). If the steps would not be over in time, there are
+fewer updates, or the agents of further seeds end, whichever takes the time. Needs demonstrations.npz of cloning.py
+under ``--out``.
 
-    python experiments/rl/sac_subsets.py --out run/rl --seconds 200 --subsets 40      on an H200 and 16 cores
-    python experiments/rl/sac_subsets.py --out run/rl --quick                         half a minute on two cores
+    python experiments/rl/sac_subsets.py --out run/rl --repeated 10 --per_task 32 --seconds 700     on an H200
+    python experiments/rl/sac_subsets.py --out run/rl --quick                              half a minute on two cores
 
 It stops after ``--seconds`` or ``--steps`` steps of every agent, whichever is first, and goes on when called again:
 networks are kept in half precision (sac_networks_*.npz), the replay is filled anew before updates go on. Written:
-sac_truth.npz (returns and successes (agent, task, episode), subsets, seeds, steps), sac_curve.npz (return of each
-episode in training (episode, agent, task of the agent)) and sac_subsets.json.
+sac_truth.npz (returns and successes (agent, task, episode), subsets, seeds, steps of each), sac_curve.npz (return of
+each episode in training (episode, agent, task of the agent)) and sac_subsets.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from pathlib import Path
 
@@ -23,7 +26,7 @@ import numpy as np
 import torch
 from cloning import arguments, design, save, say, standard, write_settings
 from farm import Farm
-from mt10 import ACTIONS, SEEN, TASKS, Rollouts, folded
+from mt10 import SEEN, TASKS, Rollouts, folded
 from sac import ROW, Agents, Replay
 
 from whence.errors import InputError
@@ -33,7 +36,9 @@ SIZES = {  # by default, and with --quick
     "warmup": (200, 20), "steps": (200_000, 5_000), "plain": (0, 0),
 }  # fmt: skip
 REWARD_SCALE = 0.1
-AGENTS_PER_FILE = 20
+AGENTS_PER_FILE = 30
+CHUNK = 25  # steps that environments make with the same policies
+BUSY = 0.1  # share of time that the updates wait for environments, from which on these are what takes the time
 
 
 def main() -> None:
@@ -59,7 +64,7 @@ def main() -> None:
         returns, success = rollouts.start(policies, wanted, given.out / "sac_policies.npy", 0)()
     save(
         given.out / "sac_truth.npz", subsets=subsets, seeds=seeds, returns=returns, success=success,
-        steps=training.steps_done, task_names=TASKS,
+        steps=training.steps, task_names=TASKS,
     )  # fmt: skip
     inside = subsets.astype(bool)
     say(began, f"success in own tasks {np.nanmean(success[inside]):.2f}, in others {np.nanmean(success[~inside]):.2f}")
@@ -79,98 +84,114 @@ class Training:
     Attributes
     ----------
     curve : ndarray of shape (episodes, agents, tasks of an agent)
-        Return of each episode.
+        Return of each episode; NaN of agents that had ended.
     steps_done : int
-        Of every agent, all its tasks together, with those of earlier calls.
+        Of every agent that goes on, all its tasks together, with those of earlier calls.
     """
 
     def __init__(
         self, given: argparse.Namespace, subsets: np.ndarray, seeds: np.ndarray, demos: dict[str, np.ndarray]
     ) -> None:
-        self.given, (self.mean, self.scale) = given, standard(demos)
+        self.given, (self.mean, self.scale), self.repeated = given, standard(demos), seeds > 0
         device = given.device
         self.agents = Agents([1000 * int(seed) + i for i, seed in enumerate(seeds)], given.width, device)
-        tasks = np.stack([np.flatnonzero(row) for row in subsets])
-        self.m, self.k = tasks.shape
+        self.tasks = np.stack([np.flatnonzero(row) for row in subsets])
+        self.m, self.k = self.tasks.shape
         self.curve, self.steps_done = load(given.out, self.agents, (self.m, self.k), given.horizon)
         self.fresh = self.steps_done == 0
         shown = None if given.plain else self._packed(demos).to(device)
-        capacity = max(1, (given.steps - self.steps_done) // self.k + given.horizon)
-        self.replay = Replay(torch.from_numpy(tasks).to(device), capacity, shown, seed=self.steps_done)
-        self.names = [TASKS[task] for task in tasks.ravel()]
+        episodes = max(0, given.steps - self.steps_done) // (self.k * given.horizon) + 1
+        tasks = torch.from_numpy(self.tasks).to(device)
+        self.replay = Replay(tasks, episodes * given.horizon, shown, seed=self.steps_done)
+        self.chunk = math.gcd(CHUNK, given.horizon)
+
+    @property
+    def steps(self) -> np.ndarray:
+        """Steps of each agent, (m,)."""
+        return (~np.isnan(self.curve[:, :, 0])).sum(0) * self.given.horizon * self.k
 
     def run(self, began: float) -> dict[str, object]:
         """Train until time or steps are over; return the rates."""
-        given = self.given
-        farm = Farm(self.names, self.steps_done, max(1, given.workers - 1))  # one core is for the updates
-        since, before, updates = time.time(), self.steps_done, 0
-        say(began, f"{self.m} agents in {len(self.names)} environments, from step {before:,}")
+        given, workers = self.given, max(1, self.given.workers - 1)  # one core is for the updates
+        sizes = {"width": given.width, "chunk": self.chunk, "workers": workers, "seed": self.steps_done}
+        farm = Farm(self.tasks, self.mean, self.scale, **sizes)
+        since, before, made, updates, waited = time.time(), self.steps.sum(), self.steps_done, 0, 0.0
+        lately = since, made, waited
+        say(began, f"{self.m} agents in {self.tasks.size} environments, from step {made:,}")
         while time.time() - since < given.seconds and self.steps_done < given.steps:
-            total, done = self._episode(farm)
+            total, done, idle = self._episode(farm)
             self.curve = np.concatenate([self.curve, total[None]])
             self.steps_done += given.horizon * self.k
-            updates += done
+            updates, waited = updates + done, waited + idle
             if len(self.curve) % 40 == 0:
                 self.keep()
-            if len(self.curve) % 10 == 0:
-                rate = (self.steps_done - before) * self.m / (time.time() - since)
-                reached = f"mean return {total.mean():.0f}, {rate:,.0f} environment steps a second"
+            if len(self.curve) % 5 == 0:
+                now, took = time.time(), time.time() - lately[0]
+                rate, share = (self.steps_done - lately[1]) / took, (waited - lately[2]) / took
+                lately = now, self.steps_done, waited
+                if now - since + (given.steps - self.steps_done) / rate > given.seconds:
+                    self._hurry(farm, share)
+                going = int(farm.arrays["active"].sum())
+                reached = f"mean return {np.nanmean(total):.0f}, {rate * going:,.0f} environment steps a second"
+                reached += f", {going} agents, {given.updates} updates in a tick, {share:.0%} waiting for environments"
                 say(began, f"step {self.steps_done:,} of each: {reached}")
         seconds = time.time() - since
         farm.close()
         self.keep()
+        ticks = (self.steps_done - made) // self.k
         found = {
             "agents": self.m, "steps of each agent": self.steps_done, "seconds of training": round(seconds, 1),
-            "environment steps a second": round((self.steps_done - before) * self.m / seconds),
+            "environment steps a second": round(float(self.steps.sum() - before) / seconds),
             "updates of all agents a second": round(updates / seconds, 2),
             "updates of single agents a second": round(updates * self.m / seconds, 1),
-            "batch of an update": given.per_task * self.k, "updates in a tick": given.updates,
+            "batch of an update": given.per_task * self.k, "updates in a tick": round(updates / max(1, ticks), 2),
+            "share of time waiting for environments": round(waited / seconds, 2),
             "recorded as a graph": bool(self.agents.recorded.graphs),
         }  # fmt: skip
         say(began, str(found))
         return found
+
+    def _hurry(self, farm: Farm, share: float) -> None:
+        """Make fewer updates where environments wait for them; else end the agents of more seeds than one."""
+        if share < BUSY and self.given.updates > 1:
+            self.given.updates -= 1
+        elif share >= BUSY:
+            farm.arrays["active"][self.repeated] = 0
 
     def keep(self) -> None:
         """Write the networks and the curve, to go on from."""
         save_networks(self.agents, self.given.out)
         save(self.given.out / "sac_curve.npz", returns=self.curve)
 
-    def _episode(self, farm: Farm) -> tuple[np.ndarray, int]:
-        """One episode of all environments, with an update in each tick; returns (agents, tasks), and updates made."""
-        total, updates = np.zeros((self.m, self.k)), 0
-        seen = self._scaled(farm.reset())
-        for _ in range(self.given.horizon):
-            action = self._actions(seen)
-            farm.order(action.reshape(-1, ACTIONS).cpu().numpy())
+    def _episode(self, farm: Farm) -> tuple[np.ndarray, int, float]:
+        """One episode of all: returns (agents, tasks), updates, and seconds of waiting for environments."""
+        total, updates, waited = np.zeros((self.m, self.k)), 0, 0.0
+        farm.order(b"reset")
+        farm.answer()
+        for _ in range(self.given.horizon // self.chunk):
+            farm.arrays["policy"][:] = self.agents.drawn().cpu().numpy()
+            farm.order(b"random" if self.fresh and self.replay.count <= self.given.warmup else b"step")
             updates += self._learn()
-            after, reward = farm.answer()
-            total += reward.reshape(self.m, self.k)
-            after = self._scaled(after)
-            kept = torch.from_numpy(REWARD_SCALE * reward).to(seen).reshape(self.m, self.k)
-            self.replay.add(seen, action, kept, after)
-            seen = after
-        return total, updates
+            since = time.time()
+            farm.answer()
+            waited += time.time() - since
+            seen, action, reward = (farm.arrays[name] for name in ("seen", "action", "reward"))
+            total += reward.sum(2)
+            steps = (torch.from_numpy(part).to(self.given.device) for part in (seen, action, REWARD_SCALE * reward))
+            self.replay.add(*steps)
+        total[farm.arrays["active"] == 0] = np.nan
+        return total, updates, waited
 
     def _learn(self) -> int:
-        """Make the updates of a tick, none before the replay is warm; how many were made."""
+        """Make the updates of a chunk of steps, none before the replay is warm; how many were made."""
         given = self.given
         if self.replay.count <= given.warmup:
             return 0
-        for _ in range(given.updates):
+        for _ in range(given.updates * self.chunk):
             self.agents.update(*self.replay.draw(given.per_task))
-        return int(given.updates)
-
-    @torch.no_grad()
-    def _actions(self, seen: torch.Tensor) -> torch.Tensor:
-        """Actions (m, k, 4): at random before the first update."""
-        if self.fresh and self.replay.count <= self.given.warmup:
-            return 2 * torch.rand(self.m, self.k, ACTIONS, device=seen.device) - 1
-        noise = torch.randn(self.m, self.k, ACTIONS, device=seen.device)
-        return self.agents.act(self.replay.inputs(seen[:, :, None]).flatten(1, 2), noise)[0]
-
-    def _scaled(self, seen: np.ndarray) -> torch.Tensor:
-        scaled = (seen - self.mean[:SEEN]) / self.scale[:SEEN]
-        return torch.from_numpy(scaled).to(self.given.device).reshape(self.m, self.k, SEEN)
+        if given.device != "cpu":
+            torch.cuda.synchronize()
+        return int(given.updates) * self.chunk
 
     def _packed(self, demos: dict[str, np.ndarray]) -> torch.Tensor:
         """Demonstrations as rows of a replay, (10, n, ROW)."""

@@ -60,9 +60,8 @@ def updates_alone(given) -> dict[str, object]:
     batch = given.per_task * k
     agents = Agents(list(range(given.agents)), given.width, "cpu")
     replay = Replay(torch.arange(k).expand(given.agents, k).contiguous(), 200, None, seed=0)
-    for _ in range(200):
-        shape = (given.agents, k)
-        replay.add(torch.randn(*shape, SEEN), torch.rand(*shape, ACTIONS), torch.rand(shape), torch.randn(*shape, SEEN))
+    shape = (given.agents, k, 200)
+    replay.add(torch.randn(given.agents, k, 201, SEEN), torch.rand(*shape, ACTIONS), torch.rand(shape))
     net = {"net_arch": [given.width, given.width]}
     model = SAC("MlpPolicy", Blank(), batch_size=batch, buffer_size=2000, learning_starts=1000, policy_kwargs=net,
                 device="cpu")  # fmt: skip

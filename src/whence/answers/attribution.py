@@ -143,7 +143,7 @@ def attribute(
         subsets equally ("banzhaf"), or added to all of them (the paper's leave-one-out, "loo"). "inclusion": the mean
         over subsets of the design that include the task minus the mean over all of them (the paper's random-ensemble
         score minus its average). "shift", for mixtures: the change when a task takes over a tenth of the average
-        mixture. Default: "shapley", or "shift" for mixtures.
+        mixture. Default: "shapley", or "inclusion" where all runs are large or small, or "shift" for mixtures.
     keep_prob : float, optional
         For "inclusion": the probability that a task is in, independently of the others. Default: the design of the
         runs, that is subsets of one size, coin flips at their rate, or the runs' own subsets, with a sampling error.
@@ -160,7 +160,7 @@ def attribute(
     [2.0, -1.0, 0.0, 0.0]
     """
     model = as_model(model)
-    rule = find_rule(rule, model.outcomes.subsets)
+    rule = find_rule(rule, model.subsets)
     if keep_prob is not None and not 0 < keep_prob < 1:
         raise InputError(f"must lie between 0 and 1. Got {keep_prob} instead.", parameter="keep_prob", of="attribute")
     if not rule.mixtures:
@@ -184,16 +184,12 @@ def refuse_mixtures(model: Model, rule: str) -> None:
 
 def warn_of_extrapolation(model: Model, rule: Rule) -> None:
     """Warn when a rule asks about subsets far larger or smaller than any run."""
-    sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
-    if not len(sizes) or rule.reach is None:
-        return
-    least, most = rule.reach
-    slack = 0.1 * n_tasks + 1
-    smallest, largest = sizes.min(), sizes.max()
-    if largest + slack < most * n_tasks or smallest - slack > least * n_tasks:
+    if rule.reach is not None and rule.beyond(model.subsets):
+        sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
+        least, most = rule.reach
         warning = DataWarning(
             f"The rule {rule.name!r} asks about subsets of {least * n_tasks:.0f} to {most * n_tasks:.0f} tasks, "
-            f"and the runs have {smallest:.0f} to {largest:.0f} of {n_tasks}: this is extrapolation. "
+            f"and the runs have {sizes.min():.0f} to {sizes.max():.0f} of {n_tasks}: this is extrapolation. "
             "Measure such subsets, or attribute with {rule}, which stays among the runs.",
             rule="inclusion",
         )

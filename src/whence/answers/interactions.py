@@ -44,7 +44,7 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
     [1.0]
     """
     model = as_model(model)
-    rule = find_rule(rule, model.outcomes.subsets, pairs=True)
+    rule = find_rule(rule, model.subsets, pairs=True)
     _refuse_too_many(model)
     if rule.asks_pairs is not None:
         found = pair_contrast_effects(model, rule.asks_pairs(model.subsets))

@@ -78,14 +78,28 @@ class Rule:
     mixtures: bool = False
     asks_pairs: Callable[[Array], list[Contrasts]] | None = None
 
+    def beyond(self, subsets: Array) -> bool:
+        """Return whether it asks about far larger or far smaller subsets than any of these (n, K)."""
+        if self.reach is None or not len(subsets):
+            return False
+        sizes, n_tasks = subsets.sum(1), subsets.shape[1]
+        least, most = self.reach
+        slack = 0.1 * n_tasks + 1
+        return bool(sizes.max() + slack < most * n_tasks or sizes.min() - slack > least * n_tasks)
+
 
 def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -> Rule:
     """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs.
 
-    Where none is given, "shapley" if tasks are in or out in all ``subsets`` (n, K), else "shift".
+    Where none is given: "shift" for the ``subsets`` (n, K) of mixtures; else "shapley", or "inclusion" for tasks if
+    all subsets are large, or small. Not if all have one size, where a task can only take the place of another.
     """
     if rule is None:
-        rule = "shapley" if ((subsets == 0) | (subsets == 1)).all() else "shift"
+        if not ((subsets == 0) | (subsets == 1)).all():
+            rule = "shift"
+        else:
+            varied = not pairs and len(subsets) > 0 and np.ptp(subsets.sum(1)) > 0
+            rule = "inclusion" if varied and RULES["shapley"].beyond(subsets) else "shapley"
     fitting = {name: each for name, each in RULES.items() if each.pairs or not pairs}
     if isinstance(rule, Rule) and (rule.pairs or not pairs):
         return rule

@@ -83,7 +83,7 @@ Effect = Annotated[
 TrainFraction = Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of subsets used for training.")]
 Rule = Annotated[
     str | None,
-    _name("--rule", help="shapley, banzhaf, loo, inclusion or shift (default: shapley, or shift for mixtures)."),
+    _name("--rule", help="shapley, banzhaf, loo, inclusion or shift (default: what fits the runs)."),
 ]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="For inclusion: probability that a task is in.")]
 PairRule = Annotated[

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from whence.errors import InputError
+from whence.errors import InputError, brief
 from whence.measuring.fingerprint import parts_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes.subset import Subset
@@ -90,14 +90,17 @@ class Agents(OutcomeFn):
         found: dict[str, float] = {}
         for place, (name, make) in enumerate(self._targets.items()):
             own_seed = int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
-            played = rollout(
-                policy,
-                make,
-                episodes=self._episodes,
-                seed=own_seed,
-                max_steps=self._max_steps,
-                processes=self._processes,
-            )
+            try:
+                played = rollout(
+                    policy,
+                    make,
+                    episodes=self._episodes,
+                    seed=own_seed,
+                    max_steps=self._max_steps,
+                    processes=self._processes,
+                )
+            except Exception as failed:
+                raise InputError(f"Playing in '{name}' failed: {brief(failed)}") from failed
             found[f"return[{name}]"] = float(played.returns.mean())
             if not np.isnan(played.success).all():
                 found[f"success[{name}]"] = float(np.nanmean(played.success))

@@ -106,7 +106,9 @@ def _play(envs: VectorEnv, act: Act, quota: Integers, seed: int) -> list[tuple[f
     seen, _ = envs.reset(seed=np.random.SeedSequence(seed).generate_state(n).tolist())
     while any(len(own) < most for own, most in zip(done, quota, strict=True)):
         anew = ended  # a copy that has ended starts anew with the next step, whatever the action
-        seen, reward, terminated, truncated, info = envs.step(_checked(act(seen), envs.action_space))
+        seen, reward, terminated, truncated, info = envs.step(_checked(act(seen), envs))
+        if not np.isfinite(reward).all():
+            raise InputError("The environment returned a reward that is not a number (NaN or infinite).")
         total, length = np.where(anew, 0, total + reward), np.where(anew, 0, length + 1)
         success = np.where(anew, np.nan, np.fmax(success, _success(info, n)))
         ended = terminated | truncated
@@ -141,16 +143,21 @@ def acting(policy: Policy) -> Act:
     return act
 
 
-def _checked(actions: ArrayLike, space: Space[object]) -> NDArray[Any]:
-    """Return actions as the environments take them, refusing NaN and wrong shapes."""
-    found = np.asarray(actions)
+def _checked(actions: ArrayLike, envs: VectorEnv) -> NDArray[Any]:
+    """Return actions as the environments take them, refusing NaN, wrong shapes and actions that do not exist."""
+    found, space = np.asarray(actions), envs.action_space
     if found.shape != space.shape:
         raise InputError(
             f"A policy must return an action for each observation, of shape {space.shape}. Got {found.shape} instead."
         )
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise InputError("The policy returned an action that is not a number (NaN or infinite). Its training diverged.")
-    return found.astype(space.dtype)
+    taken = found.astype(space.dtype)
+    if taken.dtype.kind in "iu" and not ((taken == found).all() and space.contains(taken)):
+        raise InputError(
+            f"A policy must return actions of {envs.single_action_space}. Got {found[0].tolist()} instead."
+        )
+    return taken
 
 
 def makers(envs: Mapping[str, str | Make], parameter: str, beside: Mapping[str, Make] | None = None) -> dict[str, Make]:

@@ -188,12 +188,14 @@ class CombinedSurrogate(PosteriorSurrogate):
         return found
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
-        sizes = S.sum(1)
-        if not is_binary(S) or np.ptp(sizes) == 0:
+        if not is_binary(S):
             return CombinedKernel(len(coordinates.center))
-        return CombinedKernel(
-            S.shape[1], coordinates.scale, float(coordinates.center.sum()), size_unit=float(sizes.std())
-        )
+        n_tasks, sizes = S.shape[1], S.sum(1)
+        one_size = bool(np.ptp(sizes) == 0)
+        share = float(sizes[0]) / n_tasks
+        # The unit is how far sizes of the same number of tasks would spread if each were in by the flip of a coin.
+        unit = max(np.sqrt(n_tasks * share * (1 - share)), 0.5) if one_size else sizes.std()
+        return CombinedKernel(n_tasks, coordinates.scale, float(coordinates.center.sum()), float(unit), one_size)
 
     def remainder(self) -> Remainder | None:
         """Return what the rank scale adds to the kernel model; None without it."""

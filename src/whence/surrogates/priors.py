@@ -8,6 +8,7 @@ runs start from here, many overrule it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 # Mean and std over tables of the logarithm, for outcomes of unit variance.
@@ -21,6 +22,8 @@ LEARNED: Mapping[str, tuple[float, float]] = {
     "size rate": (-1.2, 0.6),
     "relevance": (0.0, 1.0),
 }
+# Variance of the size effect where all runs have one size: what it is on average over tables.
+UNSEEN_SIZE = math.exp(LEARNED["size"][0] + LEARNED["size"][1] ** 2 / 2)
 # Where the search for the best rate of the size effect begins: from a wiggly effect it finds a smooth one, but not the
 # other way round.
 SIZE_RATE_START = 0.0

@@ -67,7 +67,7 @@ def trust_in_estimates(model: Model) -> str:
     slopes = typical_slopes(model)
     each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
     said = [f"where they move by 1, predictions move by {', '.join(each)}"]
-    if not any(slopes.values()):
+    if not any(round(slope, 3) for slope in slopes.values()):
         said = ["none: predictions rest on the true runs alone"]
     scores = model.quality()
     words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}

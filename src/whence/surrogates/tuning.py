@@ -66,17 +66,25 @@ class CombinedKernel:
     Relevances w multiply the coordinates in the linear, pair and RBF parts alike: a task that does not matter drops
     out of all of them. All hyperparameters are logarithms in one vector θ = (v…, noise, RBF rate, size rate, w…).
 
-    ``size_direction`` (D,) and ``size_offset`` give the subset size from coordinates; None leaves that part out.
+    ``size_direction`` (D,) and ``size_offset`` give the subset size from coordinates; None leaves that part out. Runs
+    of ``one_size`` tell nothing of it: it stays in the kernel as it usually is, so that what is asked about other sizes
+    is as uncertain as it is, and is not tuned.
     """
 
     n_coordinates: int
     size_direction: Array | None = None
     size_offset: float = 0.0
     size_unit: float = 1.0
+    one_size: bool = False
+
+    @property
+    def tunes_size(self) -> bool:
+        return self.size_direction is not None and not self.one_size
 
     @property
     def n_parts(self) -> int:
-        return 3 if self.size_direction is None else 4
+        """How many parts have a variance of their own."""
+        return 4 if self.tunes_size else 3
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -92,7 +100,8 @@ class CombinedKernel:
         """Return the kernel at θ."""
         linear, pairs, rbf, size = self._parts(theta)
         parts = (Constant(), linear, pairs, rbf) if size is None else (Constant(), linear, pairs, rbf, size)
-        return Sum(parts, (1.0, *map(float, self._split(theta)[0])))
+        unseen = (priors.UNSEEN_SIZE,) if self.one_size else ()
+        return Sum(parts, (1.0, *map(float, self._split(theta)[0]), *unseen))
 
     def noise(self, theta: Array) -> float:
         """Return the noise variance at θ, relative to outcomes of unit variance."""
@@ -127,7 +136,7 @@ class CombinedKernel:
         C *= inner
         C += 1.0
         C += np.multiply(rbf, v_rbf, out=spare)
-        if self.size_direction is not None:
+        if self.size_direction is not None and self.tunes_size:
             sizes = X @ (self.size_direction / self.size_unit)
             np.subtract(sizes[:, None], sizes, out=gap)
             gap *= gap
@@ -151,7 +160,7 @@ class CombinedKernel:
         W -= np.matmul(dual * (n_runs / (2 * fit * n_targets)), dual.T, out=spare)
         gradient = np.zeros_like(theta)
         gradient[self.n_parts] = noise * (np.diag(W) / counts).sum()
-        if self.size_direction is not None:
+        if self.tunes_size:
             size *= W
             gradient[3] = variances[3] * size.sum()
             gradient[self.n_parts + 2] = variances[3] * np.vdot(size, gap)
@@ -194,7 +203,7 @@ class CombinedKernel:
         """
         if start is None:
             start = mean.copy()
-            if self.size_direction is not None:
+            if self.tunes_size:
                 start[self.n_parts + 2] = priors.SIZE_RATE_START
         rows, targets = tuning_sample(Z, max_runs, seed)
         X, Z, counts = X[rows], Z[np.ix_(rows, targets)], counts[rows]

@@ -58,8 +58,7 @@ def collect(
 ) -> Document:
     """Return the document of the page of a model; see `whence.report`.
 
-    The default rule is "shapley" if the runs have the sizes for it, else "inclusion", and "shift" for mixtures. The
-    page also shows a mean of the targets: with ``weights``, or plain.
+    The page also shows a mean of the targets: with ``weights``, or plain.
     """
     if not model.outcomes.n_runs:
         raise InputError("A report needs the runs that the model was fitted to. Give a model made by whence.fit.")
@@ -78,7 +77,7 @@ def collect(
         goal = goal_of(model, weights)
         shown = model if goal is None else with_goal(model, goal)
         next(steps)
-        scores = _attributed(shown, rule, seed)
+        scores = whence.attribute(shown, rule, seed=seed)
         next(steps)
         pairs = _pairs(shown, seed)
         next(steps)
@@ -177,18 +176,6 @@ def _attribution(scores: Attribution) -> Document:
         **{name: pack(array.T, "f32") for name, array in zip(("score", "low", "high"), numbers, strict=True)},
         "verdict": pack(_codes(scores).T, "u8"),
     }
-
-
-def _attributed(model: Model, rule: str | Rule | None, seed: int) -> Attribution:
-    if rule is not None or not model.outcomes.is_binary:
-        return whence.attribute(model, rule or "shift", seed=seed)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataWarning)
-        try:
-            return whence.attribute(model, "shapley", seed=seed)
-        except DataWarning:
-            pass  # Shapley values average over subsets of every size, and these were not measured: stay among the runs.
-    return whence.attribute(model, "inclusion", seed=seed)
 
 
 def _codes(found: Attribution) -> Floats:

@@ -1,0 +1,184 @@
+"""What the runs of sac_subsets.py tell: the lines of the page of mt10_results.py about learning from rewards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from scoring import FEW_RUNS, ITSELF, PAPER, around, both, correlations, interval
+
+import whence
+from whence.surrogates.peers import peers
+
+METHODS = ("tuned kernel", "paper kernel", "tuned linear")
+JUDGED_BY = 10  # subsets, as in the paper
+OUTCOMES = ("return", "success")
+DEMO_STEPS = 10 * 20 * 200  # environment steps of all demonstrations
+JUDGING_STEPS = 10 * 4 * 200  # … of the episodes that judge a policy
+
+
+@dataclass(frozen=True)
+class SacTruth:
+    """Episodes of the agents of a run: those of a first seed come first, then more seeds of some of their subsets.
+
+    Attributes
+    ----------
+    subsets : ndarray (agents, 10)
+    seeds, steps : ndarray (agents,)
+    outcomes : dict of str to ndarray (agents, 10)
+        Mean return and success of each agent in each task.
+    names : list of str
+    facts : dict
+        What sac_subsets.py said of its run.
+    """
+
+    subsets: np.ndarray
+    seeds: np.ndarray
+    steps: np.ndarray
+    outcomes: dict[str, np.ndarray]
+    names: list[str]
+    facts: dict[str, object]
+
+    @classmethod
+    def read(cls, folder: Path) -> SacTruth:
+        """What a folder has of sac_truth.npz and sac_subsets.json."""
+        found = dict(np.load(folder / "sac_truth.npz"))
+        outcomes = {"return": found["returns"].mean(2), "success": found["success"].mean(2)}
+        facts = json.loads((folder / "sac_subsets.json").read_text(encoding="utf-8"))
+        subsets, names = found["subsets"].astype(float), found["task_names"].tolist()
+        steps = np.broadcast_to(found["steps"], found["seeds"].shape)
+        return cls(subsets, found["seeds"], steps, {k: v.astype(float) for k, v in outcomes.items()}, names, facts)
+
+    @property
+    def all(self) -> np.ndarray:
+        """Numbers of all agents."""
+        return np.arange(len(self.seeds))
+
+    @property
+    def first(self) -> np.ndarray:
+        """Numbers of the agents of the first seed."""
+        return np.flatnonzero(self.seeds == 0)
+
+    def runs(self, outcome: str, rows: np.ndarray) -> whence.Outcomes:
+        """Table of some agents; the mean over tasks is the last target."""
+        values = self.outcomes[outcome][rows]
+        return table(self.subsets[rows], values, self.names, outcome)
+
+    def with_seeds(self, rows: np.ndarray) -> np.ndarray:
+        """Numbers of all agents of the subsets of these agents."""
+        same = (self.subsets[:, None] == self.subsets[rows]).all(2).any(1)
+        return np.flatnonzero(same)
+
+
+def table(subsets: np.ndarray, values: np.ndarray, names: list[str], outcome: str) -> whence.Outcomes:
+    """Outcomes of all tasks, and their mean as the last target."""
+    targets = [f"{outcome}[{name}]" for name in (*names, "mean")]
+    whole = np.hstack([values, values.mean(1, keepdims=True)])
+    return whence.Outcomes(subsets, whole, task_names=names, target_names=targets, maximize=targets)
+
+
+# ---- how well surrogates predict --------------------------------------------------------------------------
+
+
+def fidelity(truth: SacTruth, outcome: str, splits: int) -> dict[str, dict[str, np.ndarray]]:
+    """Scores of methods over splits of the subsets, the same splits for all: {method: {score: (splits, targets)}}.
+
+    Learned from are all runs of all subsets but ten; those are judged by their run of the first seed. ``inside``: by
+    those that contain the target. ``gain``: what the best predicted of these has beyond their mean.
+    """
+    methods = {"whence.fit": whence.fit} | peers(METHODS)
+    scores: dict[str, dict[str, list[np.ndarray]]] = {}
+    for split in range(splits):
+        order = np.random.default_rng(split).permutation(truth.first)
+        held, learned = order[:JUDGED_BY], truth.with_seeds(order[JUDGED_BY:])
+        judge, train = truth.runs(outcome, held), truth.runs(outcome, learned)
+        guesses = {name: method(train).predict(judge.subsets) for name, method in methods.items()}
+        guesses[ITSELF] = np.hstack([judge.subsets, np.zeros((len(held), 1))])
+        inside = np.where(np.hstack([judge.subsets, np.ones((len(held), 1))]) > 0, judge.values, np.nan)
+        for name, guess in guesses.items():
+            best = np.where(np.isnan(inside), -np.inf, guess).argmax(0)
+            reached = inside[best, np.arange(inside.shape[1])] - np.nanmean(inside, axis=0)
+            found = {"lds": correlations(guess, judge.values), "inside": correlations(guess, inside), "gain": reached}
+            for key, value in found.items():
+                scores.setdefault(name, {}).setdefault(key, []).append(value)
+    return {name: {key: np.array(rows) for key, rows in found.items()} for name, found in scores.items()}
+
+
+def of_fidelity(truth: SacTruth, outcome: str, title: str, splits: int) -> Iterator[str]:
+    """Lines of the page about one outcome, under a title."""
+    found = fidelity(truth, outcome, splits)
+    unit = " (of the mean return)" if outcome == "return" else ""
+    scale = truth.outcomes[outcome][truth.subsets > 0].mean() if outcome == "return" else 1.0
+    judged = f"10 to judge | … with the target in them | best companions gain{unit}"
+    yield f"\n| {title} | {judged} | mean over tasks | paper |"
+    yield "|" + "---|" * 6
+    for method, scores in found.items():
+        parts = [around(np.nanmean(scores[key][:, :-1], axis=1)) for key in ("lds", "inside")]
+        parts.append("–" if method == ITSELF else interval(scores["gain"][:, :-1].mean(0) / scale))
+        parts.append("–" if method == ITSELF else around(scores["lds"][:, -1]))
+        yield f"| {method} | {' | '.join(parts)} | {PAPER.get(method, '')} |"
+    if truth.seeds.any():
+        *each, of_mean = whence.evaluation.noise_ceiling(truth.runs(outcome, truth.all)).per_target
+        shown = f"{np.nanmean(each):.2f} ({np.nanmin(each):.2f} to {np.nanmax(each):.2f})"
+        yield f"| ceiling | {shown} | | | {of_mean:.2f} | |"
+
+
+# ---- estimates --------------------------------------------------------------------------------------------
+
+
+def fused(truth: SacTruth, cloning: dict[str, whence.Outcomes], splits: int) -> Iterator[str]:
+    """Lines of the page: runs of cloning as estimates of those of SAC, alone and with a few true runs.
+
+    The price is counted in environment steps: demonstrations, and the episodes that judge the policies of cloning.
+    """
+    price = (DEMO_STEPS + cloning["return"].n_runs * JUDGING_STEPS) / (truth.steps.max() + JUDGING_STEPS)
+    yield "\n| | price in runs of SAC | no run of SAC | " + " | ".join(f"and {n}" for n in FEW_RUNS) + " |"
+    yield "|" + "---|" * (3 + len(FEW_RUNS))
+    for outcome in OUTCOMES:
+        first = truth.runs(outcome, truth.first)
+        scores: dict[tuple[bool, int], list[np.ndarray]] = {}
+        for split in range(splits):
+            order = np.random.default_rng(split).permutation(first.n_runs)
+            others = first.rows(order[max(FEW_RUNS) :])
+            for n in FEW_RUNS:
+                for with_cloning in (False, True):
+                    estimates = cloning[outcome] if with_cloning else None
+                    model = whence.fit(first.rows(order[:n]), estimates=estimates)
+                    guess = model.predict(others.subsets)
+                    scores.setdefault((with_cloning, n), []).append(correlations(guess, others.values))
+        cloned = cloning[outcome]
+        same = [cloned.values[(cloned.subsets == subset).all(1)][0] for subset in first.subsets]
+        alone = correlations(np.array(same), first.values)
+        for with_cloning, title, cost in ((False, "SAC alone", ""), (True, "one seed of cloning", f"{price:.1f}")):
+            cells = [both(np.nanmean(scores[with_cloning, n], axis=0)) for n in FEW_RUNS]
+            yield f"| {outcome}: {title} | {cost} | {both(alone) if with_cloning else ''} | {' | '.join(cells)} |"
+
+
+# ---- what was reached -------------------------------------------------------------------------------------
+
+
+def reached(truths: dict[str, SacTruth]) -> Iterator[str]:
+    """Lines of the page: return and success by task, where it is in the subset and where not."""
+    names = next(iter(truths.values())).names
+    yield "\n| | " + " | ".join(names) + " | mean |\n|" + "---|" * (len(names) + 2)
+    for title, truth in truths.items():
+        for words, inside in (("in the subset", truth.subsets > 0), ("not in it", truth.subsets == 0)):
+            for outcome, digits in (("success", 2), ("return", 0)):
+                values = np.nanmean(np.where(inside, truth.outcomes[outcome], np.nan), axis=0)
+                cells = " | ".join(f"{value:.{digits}f}" for value in (*values, values.mean()))
+                yield f"| {title}: {outcome}, {words} | {cells} |"
+
+
+def speed(truth: SacTruth, peer: Path) -> dict[str, object]:
+    """Facts of the page: rates of all agents together, and of one of Stable-Baselines3 in the same call."""
+    theirs, ours = json.loads(peer.read_text(encoding="utf-8")), truth.facts
+    steps = [facts["environment steps a second"] for facts in (ours, theirs)]
+    updates = ours["updates of single agents a second"], theirs["updates a second"]
+    return {
+        "steps_a_second": f"{steps[0]:,}", "updates_a_second": f"{updates[0]:,.0f}", "their_steps": steps[1],
+        "their_updates": f"{updates[1]:.0f}", "steps_ratio": f"{steps[0] / steps[1]:.0f}",
+        "updates_ratio": f"{updates[0] / updates[1]:.0f}",
+    }  # fmt: skip
