@@ -115,8 +115,8 @@ def main() -> None:
         f"{len(load('coin_flip').distinct()[0])} prompts of 4 of 50 demonstrations and 869 queries of coin flip, 60 in "
         "a second order; 60 prompts of 4 of 16 and 16 queries of SST-2, each in three orders. Scores are of the "
         f"gradients of the last four blocks, of {baselines['coin_flip']['TRAK'][2]} queries of coin flip, on a "
-        "processor. SOURCE and BIF were not run: they follow a training, or a posterior of 135 million weights. Nor was "
-        "a model that has been taught coin flip first (`prompt_sets.py --only coin_flip_taught`).",
+        "processor. SOURCE and BIF were not run: they follow a training, or a posterior of 135 million weights. Nor "
+        "was a model that has been taught coin flip first (`prompt_sets.py --only coin_flip_taught`).",
         table(
             ["method", *(f"paper: {words}" for words in SETS.values()),
              *(f"{words}: {kind}" for words in SETS.values() for kind in ("per query", "mean loss"))],
