@@ -33,14 +33,21 @@ from whence import datasets
 CHOSEN_ON = ("digits, perceptron", "digits, convolutions", "addition, 100 steps")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Given:
-    """A problem, how it is trained, its subsets, and the values of recorded true runs, (seeds, subsets, queries)."""
+    """A problem, how it is trained, and its subsets.
+
+    ``values`` are those of recorded true runs, (seeds, subsets, queries), and ``again`` of other runs of some of the
+    subsets where these have one seed; ``points`` gives the places of a joint run that is not trained by the recipe.
+    """
 
     problem: whence.Problem
     recipe: whence.Recipe
     subsets: np.ndarray
     values: np.ndarray | None = None
+    seeds: int = 2
+    again: np.ndarray | None = None
+    points: Callable[[int], list[tuple[whence.Problem, dict]]] | None = None
 
 
 def _drawn(problem, size: int, n: int) -> np.ndarray:
@@ -139,7 +146,7 @@ def _modular(operation: str, steps: int, lr: float) -> Callable[[argparse.Namesp
         problem = whence.Problem(args.model, tasks, target, per_query=True)
         n = 15 if args.quick else 100 if args.paper else 65
         recipe = whence.Recipe(steps=10 if args.quick else steps, lr=lr, batch_size=batch)
-        return Given(problem, recipe, _drawn(problem, 15, n))
+        return Given(problem, recipe, _drawn(problem, 15, n), seeds=3 if args.paper else 2)
 
     return make
 

@@ -154,10 +154,10 @@ def test_points_that_tell_nothing_do_not_spoil_the_mean():
         return made
 
     nothing = np.broadcast_to(rng.normal(size=8), (6, 8))
-    found = joint._mean([scores(coef) for coef in (good, 5 * good, good / 5, noise, nothing)]).coef_
+    found = joint.mean_scores([scores(coef) for coef in (good, 5 * good, good / 5, noise, nothing)]).coef_
     assert np.corrcoef(found.ravel(), good.ravel())[0, 1] > 0.98
     assert np.corrcoef(np.mean([good, 5 * good, good / 5, noise], axis=0).ravel(), good.ravel())[0, 1] < 0.3
-    np.testing.assert_array_equal(joint._mean([scores(nothing), scores(nothing)]).coef_, nothing)
+    np.testing.assert_array_equal(joint.mean_scores([scores(nothing), scores(nothing)]).coef_, nothing)
 
 
 @every_kind

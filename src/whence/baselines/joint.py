@@ -65,7 +65,7 @@ def _averaged(score: Callable[..., Scores]) -> Callable[..., Scores]:
 
     def found(problem: Problem, recipe: Recipe, points: Sequence[Point], **options: Any) -> Scores:
         every = [score(problem.at(point.state), weighting=recipe.weighting, **options) for point in points]
-        return _mean(every)
+        return mean_scores(every)
 
     return found
 
@@ -245,7 +245,7 @@ class JointScores(OutcomeFn):
                 self._made[self.seed + number] = self._points(self.seed + number)
             points = self._made[self.seed + number]
             found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
-        return _mean(found)
+        return mean_scores(found)
 
     def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q)."""
@@ -335,7 +335,7 @@ def _step(share: float, steps: int) -> int:
     return max(1, round(share * steps))
 
 
-def _mean(found: Sequence[Scores]) -> Scores:
+def mean_scores(found: Sequence[Scores]) -> Scores:
     """The mean of scores of the same tasks and targets, in units of their size and by their agreement with the others.
 
     The weights are the first principal component of the scores. So neither a point with large gradients nor one at
@@ -348,7 +348,7 @@ def _mean(found: Sequence[Scores]) -> Scores:
     sizes = np.sqrt((apart**2).mean((1, 2)))
     told = sizes > ROUNDING * np.abs(coefs).max()
     if not told.all():  # scores that are the same for all tasks
-        return _mean([one for one, tells in zip(found, told, strict=True) if tells] or found[:1])
+        return mean_scores([one for one, tells in zip(found, told, strict=True) if tells] or found[:1])
     alike = np.einsum("ikt,jkt->ij", apart, apart) / apart[0].size / np.outer(sizes, sizes)
     weights = np.abs(np.linalg.eigh(alike)[1][:, -1])
     weights *= np.exp(np.log(sizes).mean()) / weights.sum() / sizes
