@@ -1,8 +1,8 @@
 """Scores at points of joint runs, one by one, with true runs beside them: what scores.py makes every mix of.
 
-    python benchmarks/scores_record.py                             the problems of a processor, one after the other
-    python benchmarks/scores_record.py --device cuda --paper       modular arithmetic of the paper's size
-    python benchmarks/scores_record.py --device cuda --cifar DIR   CIFAR-10: images as scores_images.py packs them
+    python benchmarks/scores_record.py                    the problems of a processor, one after the other
+    python benchmarks/scores_record.py --device cuda      modular arithmetic of the paper's size
+    … --cifar DIR           CIFAR-10 too: images as scores_images.py packs them
     … --only "digits"       problems whose name has this text
     … --wheels DIR          newsgroups too: where the wheels of newsgroups.py are unpacked
     … --out DIR             where to; by default benchmarks/results/scores
@@ -28,13 +28,12 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "experiments"), str(HERE.parent / "experiments" / "paper")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "experiments"))
 
 import whence
 from passes import workload
-from scores_file import ESTIMATED, Record
-from scores_problems import PROBLEMS, Given
+from scores_file import Given, Record
+from scores_problems import PROBLEMS
 from whence import JointScores
 from whence.baselines import EKFAC
 from whence.baselines.joint import QUARTERS
@@ -42,7 +41,8 @@ from whence.ladder.methods import Setup
 from whence.models.stack import Stack
 from whence.models.training import train
 
-MORE = {  # halfway and at the end: words: method, options
+HERE = Path(__file__).resolve().parent
+MORE = {  # halfway: words: method, options
     "influence, damped by 0.1": ("influence", {"solver": EKFAC(relative_damping=0.1)}),
     "influence, damped by 1": ("influence", {"solver": EKFAC(relative_damping=1.0)}),
     "influence, damping 0.01": ("influence", {"solver": EKFAC(), "damping": 0.01}),
@@ -73,7 +73,7 @@ def joint_run(given: Given, seed: int):
     return [(problem, found[step]) for step in wanted]
 
 
-def record(name: str, args) -> Record:
+def recorded(name: str, args) -> Record:
     given = PROBLEMS[name](args)
     problem, recipe = given.problem, given.recipe
     found = Record(name, given.subsets, asdict(workload(Setup(problem, recipe))))
@@ -86,7 +86,7 @@ def record(name: str, args) -> Record:
             kinds = {"influence": ("influence", {}), "trak": ("trak", {}), "tracin": ("tracin", {})}
             if seed and share != 0.5:
                 continue
-            if not seed and share in (0.5, 1.0):
+            if not seed and share == 0.5:
                 kinds |= MORE
             for words, (method, options) in kinds.items():
                 if seed and method == "tracin":
@@ -101,7 +101,6 @@ def record(name: str, args) -> Record:
             began = time.time()
             found.add_values(words, whence.TaskVectors(problem, recipe, **options).batch(known)["loss"])
             print(f"  {words}: {time.time() - began:.2f} s", flush=True)
-        found.add_values("one-step", whence.OneStep(problem, recipe).batch(known)["loss"])
     return found
 
 
@@ -109,7 +108,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scores")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--paper", action="store_true", help="modular arithmetic of the paper's size")
     parser.add_argument("--cifar", type=Path)
     parser.add_argument("--wheels", type=Path)
     parser.add_argument("--only", default="")
@@ -117,16 +115,16 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    args.truth, args.size, args.model = None, {} if args.paper else {"width": 32}, None
+    args.truth, args.model = None, None
     args.out.mkdir(parents=True, exist_ok=True)
     for name in PROBLEMS:
-        wanted = not (args.paper or args.cifar) or (args.paper and name.startswith(("addition", "quadratic")))
-        wanted = wanted or (args.cifar is not None and name == "CIFAR-10")
-        if not wanted or args.only not in name or (name == "newsgroups" and not args.wheels):
+        large = name == "CIFAR-10" or (name.endswith("steps") and name.startswith(("addition", "quadratic")))
+        needs = {"CIFAR-10": args.cifar, "newsgroups": args.wheels}.get(name, args)
+        if large != (args.device == "cuda") or args.only not in name or needs is None:
             continue
         began = time.time()
         print(name, flush=True)
-        record(name, args).write(args.out)
+        recorded(name, args).write(args.out)
         print(f"  {time.time() - began:.0f} s in all", flush=True)
 
 

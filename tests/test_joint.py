@@ -237,6 +237,21 @@ def test_scores_of_another_model_or_of_other_tasks_are_refused():
         whence.fit(other, estimates=JointScores(classes(per_query=False), RECIPE))
 
 
+@pytest.mark.parametrize("kept", [True, False])
+def test_estimates_of_another_model_or_of_other_examples_are_told_where_they_are_fused(kept, tmp_path):
+    problem, other = classes(), classes(seed=1)
+    folder = {"path": tmp_path / "run"} if kept else {}
+    runs = whence.measure(Retrain(problem, RECIPE), whence.FixedSize(2), n=4, progress=False, **folder)
+    whence.fit(runs, estimates=JointScores(problem, RECIPE))
+    with pytest.warns(DataWarning, match=r"not of what the runs were trained with\. These differ: examples, targets"):
+        whence.fit(runs, estimates=JointScores(problem.with_examples(other.tasks, other.targets), RECIPE))
+    if kept:
+        runs = whence.read_outcomes(tmp_path / "run")
+    model = Problem(other.output_fn.module, problem.tasks, problem.targets, per_query=True)
+    with pytest.warns(DataWarning, match="These differ: model"):
+        whence.fit(runs, estimates={"halfway": JointScores(model, RECIPE)})
+
+
 def test_tasks_in_another_order_are_told_apart_by_their_names():
     rows = whence.FixedSize(2).draw(4, 5, seed=0)
     scores = JointScores(classes(per_query=False), RECIPE, damping=0.1)
