@@ -199,9 +199,7 @@ def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     return [
         title("What to do with a budget of true runs"),
         table(columns, rows, left=[columns[1]]),
-        remark(
-            "prices: with the runs of the budget side by side; LDS: measured on small models, see results/scores.md"
-        ),
+        remark("prices: with the runs of the budget side by side; LDS: measured on such models, see results/scores.md"),
     ]
 
 
