@@ -215,6 +215,14 @@ def test_a_run_that_learns_nothing_has_no_scores():
         _ = JointScores(classes(), Recipe(steps=20, lr=1e-9)).scores
 
 
+def test_a_run_without_scores_is_not_made_again_for_every_subset(monkeypatch):
+    scores, runs = JointScores(classes(), Recipe(steps=20, lr=1e-9)), []
+    monkeypatch.setattr(joint, "train", lambda *args, **options: runs.append(1) or train(*args, **options))
+    with pytest.warns(DataWarning, match="6 of 6"):
+        whence.measure(scores, whence.FixedSize(2), n=6, progress=False, keep_going=True)
+    assert len(runs) == 2  # to the halfway point, and on to look for a better one
+
+
 def test_a_checkpoint_of_another_run_is_doubted():
     """It has learned the opposite of these tasks."""
     problem = classes()
@@ -247,7 +255,8 @@ def test_estimates_of_another_model_or_of_other_examples_are_told_where_they_are
         whence.fit(runs, estimates=JointScores(problem.with_examples(other.tasks, other.targets), RECIPE))
     if kept:
         runs = whence.read_outcomes(tmp_path / "run")
-    model = Problem(other.output_fn.module, problem.tasks, problem.targets, per_query=True)
+    torch.manual_seed(1)
+    model = Problem(perceptron(), problem.tasks, problem.targets, per_query=True)
     with pytest.warns(DataWarning, match="These differ: model"):
         whence.fit(runs, estimates={"halfway": JointScores(model, RECIPE)})
 

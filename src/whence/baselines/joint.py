@@ -146,6 +146,7 @@ class JointScores(OutcomeFn):
     **options
         Of the baseline, such as ``damping=0.1`` or ``rank=2048``. By default influence functions are those of EK-FAC,
         damped by 0.3 of its mean eigenvalue, with the curvature of about a thousand examples; TRAK has an l2 of 1.
+        On models with more than about ten thousand parameters TRAK gains from ``rank=2048``, which takes longer.
 
     Examples
     --------
@@ -197,7 +198,7 @@ class JointScores(OutcomeFn):
         self.runs, self.checkpoints, self.examples, self.seed = runs, tuple(checkpoints), examples, seed
         self.options = {**KINDS[method].usual, **options}
         self.task_names: tuple[str, ...] = problem.task_names
-        self._made: dict[int, list[Point]] = {}  # points of the run of each seed
+        self._made: dict[int, list[Point] | InputError] = {}  # points of the run of each seed, or why it has none
 
     def by(self, method: str, **options: Any) -> JointScores:
         """Return other scores at the same points of the same joint runs, which are trained once for both.
@@ -241,9 +242,15 @@ class JointScores(OutcomeFn):
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
         found = []
         for number in range(self.runs):
-            if self.seed + number not in self._made:
-                self._made[self.seed + number] = self._points(self.seed + number)
-            points = self._made[self.seed + number]
+            points = self._made.get(self.seed + number)
+            if points is None:
+                try:
+                    points = self._points(self.seed + number)
+                except InputError as error:  # told again for every subset, without another run
+                    points = error
+                self._made[self.seed + number] = points
+            if isinstance(points, InputError):
+                raise points
             found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
         return mean_scores(found)
 
