@@ -25,6 +25,11 @@ from whence.ladder.probes import Price, extrapolated, probe
 
 pytestmark = pytest.mark.slow
 
+SLOW = """
+def slow():
+    return problem()[0], whence.Recipe(steps=20, lr=1e-9)
+"""
+
 EXPERIMENT = """
 import torch, whence
 from torch import nn
@@ -596,6 +601,16 @@ def test_estimates_of_another_model_are_noted(tmp_path):
         whence.measure(whence.OneStep(problem(seed), recipe), whence.FixedSize(2), path=tmp_path / name, **how)
         said = run("fit", tmp_path / "true", "--estimates", tmp_path / name).stderr
         assert ("These differ: model." in " ".join(said.split())) == (name == "other"), said
+
+
+def test_scores_of_a_run_that_learns_nothing_say_why_and_offer_nothing(tmp_path):
+    (tmp_path / "exp.py").write_text(EXPERIMENT + SLOW, encoding="utf-8")
+    done = run("estimate", tmp_path / "exp.py:slow", "--method", "influence", "-n", "6", "-o", tmp_path / "cheap")
+    said = " ".join(done.stdout.split())
+    assert done.exit_code == 1
+    assert "6 of 6 rows failed and stay NaN" in said
+    assert "The run on all tasks has learned nothing" in said
+    assert "next:" not in said
 
 
 class Placed(nn.Module):

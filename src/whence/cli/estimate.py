@@ -279,12 +279,18 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
 
 def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float) -> Answer:
     from whence.measuring.display import summary
+    from whence.outcomes.ledger import unmeasured
+    from whence.outcomes.runs import FAILURES
 
     document = ledger_document(ledger, folder)
     document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
     page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))
+    if ledger.failed:
+        page.append(Text(unmeasured(ledger, f"; see {folder / FAILURES}")))
+    if not ledger.done:
+        return Answer(document, page, failed=True)
     if method == "retrain":
         page += [remark("next: fit a surrogate"), command(f"  whence fit {where}")]
     else:

@@ -285,8 +285,8 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
         )
     both = (part for part in ORIGIN.values() if part in table.provenance and part in truth.provenance)
     if differing := [part for part in both if table.provenance[part] != truth.provenance[part]]:
-        words = f"The {name} are not of what the runs were trained with. These differ: {some_of(differing)}."
-        warnings.warn(words, DataWarning, stacklevel=4)
+        told = f"The {name} are not of what the runs were trained with. These differ: {some_of(differing)}."
+        warnings.warn(told, DataWarning, stacklevel=4)
 
 
 def _refuse_model(name: str, model: Model, truth: Outcomes) -> None:
