@@ -2,8 +2,8 @@
 
     python benchmarks/price.py
 
-True runs alone, estimates alone (crosses) and fused with true runs, and the default mix, on every problem in
-results/scores.json and, where it was made, results/scores_paper.json. A star marks problems that the mix was chosen on.
+True runs alone, estimates alone (crosses) and fused with true runs, and the default mix, on every problem of
+results/scores.json. A star marks problems that the mix was chosen on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import matplotlib.pyplot as plt
 from scores_problems import CHOSEN_ON
 
 HERE = Path(__file__).resolve().parent
-FILES = ("scores.json", "scores_paper.json")
 LINES = {  # curve: words, colour
     "true runs": ("true runs alone", "0.55"),
     "merge": ("task vectors (a quarter of the steps), fused", "tab:green"),
@@ -29,12 +28,7 @@ MIX = "the default mix for this price, fused"
 @plt.style.context("default")  # whatever else was drawn in this process
 def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
     """Draw the picture."""
-    found = {}
-    for file in FILES:
-        if (HERE / "results" / file).exists():
-            kind = ", the paper's size" if "paper" in file else ""
-            recorded = json.loads((HERE / "results" / file).read_text(encoding="utf-8"))
-            found |= {name + kind: own for name, own in recorded.items()}
+    found = json.loads((HERE / "results" / "scores.json").read_text(encoding="utf-8"))
     columns = 4 if len(found) > 6 else min(3, len(found))
     rows = -(-len(found) // columns)
     figure, axes = plt.subplots(rows, columns, figsize=(3.4 * columns, 3 * rows), sharey=True, squeeze=False)
@@ -42,7 +36,9 @@ def main(path: Path = HERE.parent / "docs" / "images" / "price.png") -> None:
         axis.set_axis_off()
     for axis, (name, own) in zip(axes.flat, found.items(), strict=False):
         for curve, (words, colour) in LINES.items():
-            fused = own["fused"][curve]
+            fused = own["fused"].get(curve, {"lds": {}})
+            if not fused["lds"]:
+                continue
             x = [fused["price"] + int(m) for m in fused["lds"]]
             axis.plot(x, list(fused["lds"].values()), "o-", color=colour, label=words, markersize=4)
             alone = own["alone"].get(curve if curve != "merge" else "merge, a quarter")

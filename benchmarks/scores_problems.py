@@ -9,14 +9,16 @@
 - *newsgroups*: the last layer of a sentence encoder on 20 groups of texts (newsgroups.py), subsets of 12; recorded true
   runs. It needs the wheels named there, unpacked in the folder of --wheels.
 - *addition*, *quadratic*: fine-tuning a transformer to modular addition or a² + ab + b², 25 tasks, subsets of 15, from
-  a model that knows three other operations (of width 32 on a processor, where runs of 300 steps have batches of 128).
+  a model that knows three other operations; every twelfth held-out equation. *Small*: width 32, not the paper's 128.
+- *CIFAR-10*: ResNet-9 from scratch, 50 tasks of 1,000 images, subsets of 30; recorded true runs, of one seed. The joint
+  runs and scores have images that were compressed as AVIF.
+- *LoRA*: adapters of SmolLM2-135M on reviews or arithmetic (finetune_smollm.md); scores as they were recorded there.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -24,23 +26,15 @@ from sklearn.datasets import load_breast_cancer, load_diabetes
 from torch import nn
 
 import ladder
+import scores_images
 import whence
 from modular import Layer, tasks_and_target
 from newsgroups import Newsgroups
+from scores_file import Given
 from truth import load_pretrained
 from whence import datasets
 
-CHOSEN_ON = ("digits, perceptron", "digits, convolutions", "addition, 100 steps")
-
-
-@dataclass(frozen=True, eq=False)
-class Given:
-    """A problem, how it is trained, its subsets, and the values of recorded true runs, (seeds, subsets, queries)."""
-
-    problem: whence.Problem
-    recipe: whence.Recipe
-    subsets: np.ndarray
-    values: np.ndarray | None = None
+CHOSEN_ON = ("digits, perceptron", "digits, convolutions", "addition, 100 steps, small")
 
 
 def _drawn(problem, size: int, n: int) -> np.ndarray:
@@ -130,16 +124,16 @@ class Reader(nn.Module):
         return self.head(self.layer(self.token(x) + self.place(torch.arange(6, device=x.device)))[:, -1])
 
 
-def _modular(operation: str, steps: int, lr: float) -> Callable[[argparse.Namespace], Given]:
+def _modular(operation: str, steps: int, lr: float, *, small: bool = False) -> Callable[[argparse.Namespace], Given]:
     def make(args) -> Given:
         tasks, target = tasks_and_target(operation)
-        target = tuple(part[:: 60 if args.quick else 6 if args.paper else 12] for part in target)
-        batch = 256 if args.paper or steps == 100 else 128
+        target = tuple(part[:: 60 if args.quick else 12] for part in target)
+        args.size = {"width": 32} if small else {}
         args.model = args.model or load_pretrained(args)
         problem = whence.Problem(args.model, tasks, target, per_query=True)
-        n = 15 if args.quick else 100 if args.paper else 65
-        recipe = whence.Recipe(steps=10 if args.quick else steps, lr=lr, batch_size=batch)
-        return Given(problem, recipe, _drawn(problem, 15, n))
+        recipe = whence.Recipe(steps=10 if args.quick else steps, lr=lr, batch_size=256)
+        n = 15 if args.quick else 65 if small else 100
+        return Given(problem, recipe, _drawn(problem, 15, n), seeds=2 if small else 3)
 
     return make
 
@@ -152,8 +146,11 @@ PROBLEMS: dict[str, Callable[[argparse.Namespace], Given]] = {
     "diabetes": lambda args: _tables(load_diabetes, 16, 20, 100, 0, args),
     "sequences, 300 steps": _sequences,
     "newsgroups": _newsgroups,
+    "addition, 100 steps, small": _modular("addition", 100, 3e-4, small=True),
+    "quadratic, 100 steps, small": _modular("quadratic", 100, 3e-4, small=True),
     "addition, 100 steps": _modular("addition", 100, 3e-4),
     "quadratic, 100 steps": _modular("quadratic", 100, 3e-4),
     "addition, 300 steps": _modular("addition", 300, 1e-3),
     "quadratic, 300 steps": _modular("quadratic", 300, 1e-3),
+    "CIFAR-10": scores_images.problem,
 }

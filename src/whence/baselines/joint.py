@@ -65,7 +65,7 @@ def _averaged(score: Callable[..., Scores]) -> Callable[..., Scores]:
 
     def found(problem: Problem, recipe: Recipe, points: Sequence[Point], **options: Any) -> Scores:
         every = [score(problem.at(point.state), weighting=recipe.weighting, **options) for point in points]
-        return _mean(every)
+        return mean_scores(every)
 
     return found
 
@@ -146,6 +146,7 @@ class JointScores(OutcomeFn):
     **options
         Of the baseline, such as ``damping=0.1`` or ``rank=2048``. By default influence functions are those of EK-FAC,
         damped by 0.3 of its mean eigenvalue, with the curvature of about a thousand examples; TRAK has an l2 of 1.
+        On models with more than about ten thousand parameters TRAK gains from ``rank=2048``, which takes longer.
 
     Examples
     --------
@@ -197,7 +198,7 @@ class JointScores(OutcomeFn):
         self.runs, self.checkpoints, self.examples, self.seed = runs, tuple(checkpoints), examples, seed
         self.options = {**KINDS[method].usual, **options}
         self.task_names: tuple[str, ...] = problem.task_names
-        self._made: dict[int, list[Point]] = {}  # points of the run of each seed
+        self._made: dict[int, list[Point] | InputError] = {}  # points of the run of each seed, or why it has none
 
     def by(self, method: str, **options: Any) -> JointScores:
         """Return other scores at the same points of the same joint runs, which are trained once for both.
@@ -241,11 +242,17 @@ class JointScores(OutcomeFn):
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
         found = []
         for number in range(self.runs):
-            if self.seed + number not in self._made:
-                self._made[self.seed + number] = self._points(self.seed + number)
-            points = self._made[self.seed + number]
+            points = self._made.get(self.seed + number)
+            if points is None:
+                try:
+                    points = self._points(self.seed + number)
+                except InputError as error:  # told again for every subset, without another run
+                    points = error
+                self._made[self.seed + number] = points
+            if isinstance(points, InputError):
+                raise points
             found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
-        return _mean(found)
+        return mean_scores(found)
 
     def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
         """Estimated outcomes of subsets (m, K) by name, (m,) or (m, q)."""
@@ -335,7 +342,7 @@ def _step(share: float, steps: int) -> int:
     return max(1, round(share * steps))
 
 
-def _mean(found: Sequence[Scores]) -> Scores:
+def mean_scores(found: Sequence[Scores]) -> Scores:
     """The mean of scores of the same tasks and targets, in units of their size and by their agreement with the others.
 
     The weights are the first principal component of the scores. So neither a point with large gradients nor one at
@@ -348,7 +355,7 @@ def _mean(found: Sequence[Scores]) -> Scores:
     sizes = np.sqrt((apart**2).mean((1, 2)))
     told = sizes > ROUNDING * np.abs(coefs).max()
     if not told.all():  # scores that are the same for all tasks
-        return _mean([one for one, tells in zip(found, told, strict=True) if tells] or found[:1])
+        return mean_scores([one for one, tells in zip(found, told, strict=True) if tells] or found[:1])
     alike = np.einsum("ikt,jkt->ij", apart, apart) / apart[0].size / np.outer(sizes, sizes)
     weights = np.abs(np.linalg.eigh(alike)[1][:, -1])
     weights *= np.exp(np.log(sizes).mean()) / weights.sum() / sizes

@@ -303,20 +303,7 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
         tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if declared else runs.task_names)
         if not declared and (others := set(column_names(path)) - {*runs.task_names, *runs.target_names}):
             warn(f"{path}: columns that the runs do not have are left out: {some_of(sorted(others))}.")
-        if differing := _differing(path, Path(runs.provenance.get("source", ""))):
-            warn(f"{path}: not estimated from what the runs were trained with. These differ: {some_of(differing)}.")
     return tables or None
-
-
-def _differing(estimates: Path, runs: Path) -> list[str]:
-    """Parts of a problem (its model, examples, targets) that differ between two run folders, where both know them."""
-    from whence.outcomes.runs import is_run, read_plan
-
-    if not (is_run(estimates) and is_run(runs)):
-        return []
-    one, other = (read_plan(folder).fingerprint for folder in (estimates, runs))
-    parts = ("model", "examples of ", "target ")
-    return [name for name in one if name.startswith(parts) and other.get(name, one[name]) != one[name]]
 
 
 def read_scores(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str, Array]":

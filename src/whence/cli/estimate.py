@@ -199,9 +199,7 @@ def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     return [
         title("What to do with a budget of true runs"),
         table(columns, rows, left=[columns[1]]),
-        remark(
-            "prices: with the runs of the budget side by side; LDS: measured on small models, see results/scores.md"
-        ),
+        remark("prices: with the runs of the budget side by side; LDS: measured on such models, see results/scores.md"),
     ]
 
 
@@ -281,12 +279,18 @@ def _against(estimator: "OutcomeFn", truth: Path) -> tuple["OutcomeFn", str | No
 
 def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seconds: float) -> Answer:
     from whence.measuring.display import summary
+    from whence.outcomes.ledger import unmeasured
+    from whence.outcomes.runs import FAILURES
 
     document = ledger_document(ledger, folder)
     document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
     page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     where = shlex.quote(str(folder))
+    if ledger.failed:
+        page.append(Text(unmeasured(ledger, f"; see {folder / FAILURES}")))
+    if not ledger.done:
+        return Answer(document, page, failed=True)
     if method == "retrain":
         page += [remark("next: fit a surrogate"), command(f"  whence fit {where}")]
     else:

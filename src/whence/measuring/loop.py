@@ -155,7 +155,7 @@ def carry_out(
     more jobs at the start and whenever rows are finished; it may extend the plan.
     """
     workers.check(outcome_fn, plan)
-    if folder is not None:
+    if folder is not None or outcome_fn.fingerprint is not None:
         plan = replace(plan, fingerprint=fingerprint_of(outcome_fn))
     with nullcontext(Books(plan)) if folder is None else open_journal(folder, plan, accept=accept_change) as books:
         ledger = books.ledger

@@ -148,7 +148,7 @@ class Ledger:
         if not targets:  # nothing is known of them yet
             targets, values, up = (ALONE,), np.full((*plan.shape, 1), np.nan), ()
         values, subsets = values.reshape(-1, len(targets)), np.tile(plan.subsets, (plan.seeds, 1))
-        return Outcomes(subsets, values, plan.task_names, targets, up, provenance | plan.provenance)
+        return Outcomes(subsets, values, plan.task_names, targets, up, provenance | plan.provenance | plan.origin)
 
 
 def settled(result: Result, plan: Plan) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from whence.outcomes.writing import differences
 
 VARIES = "varies"  # stands for what changes as rows are measured, such as a counter
 FUNCTION = "outcome function"
+ORIGIN = {"model": "model", "examples of ": "examples", "target ": "targets"}  # of a problem: how its digests begin
 
 
 class Job(NamedTuple):
@@ -53,6 +55,20 @@ class Plan:
     def shape(self) -> tuple[int, int]:
         """Number of replicates and of subsets."""
         return self.seeds, len(self.subsets)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Digests of the model, the examples and the targets; empty where outcomes are not those of a problem.
+
+        >>> made = {"model": "1f", "examples of a": "2e", "target b": "3d", "loss": "squared"}
+        >>> sorted(Plan("train", "", np.ones((2, 1)), ("a",), fingerprint=made).origin)
+        ['examples', 'model', 'targets']
+        """
+        if not any(name.startswith("examples of ") for name in self.fingerprint):
+            return {}
+        told = sorted(self.fingerprint.items())
+        parts = {part: [own for own in told if own[0].startswith(of)] for of, part in ORIGIN.items()}
+        return {part: hashlib.sha256(repr(found).encode()).hexdigest()[:16] for part, found in parts.items()}
 
     def run_seeds(self) -> NDArray[np.int64]:
         """Seed of every replicate of every subset, shape (seeds, n)."""

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from whence.designs import Bernoulli, FixedSize
 from whence.errors import DataWarning, InputError, some_of
 from whence.outcomes import Outcomes
+from whence.outcomes.plan import ORIGIN
 from whence.surrogates.additive import AdditiveSurrogate
 from whence.surrogates.crossvalidation import CHOICE_RUNS
 from whence.surrogates.kernels import Array
@@ -282,6 +283,10 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
             f"The {name} are of {words[table.is_binary]} and the true runs of {words[truth.is_binary]}. "
             "Both must be of one kind."
         )
+    both = (part for part in ORIGIN.values() if part in table.provenance and part in truth.provenance)
+    if differing := [part for part in both if table.provenance[part] != truth.provenance[part]]:
+        told = f"The {name} are not of what the runs were trained with. These differ: {some_of(differing)}."
+        warnings.warn(told, DataWarning, stacklevel=4)
 
 
 def _refuse_model(name: str, model: Model, truth: Outcomes) -> None:
