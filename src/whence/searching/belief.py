@@ -92,24 +92,27 @@ class Belief:
 
     @cached_property
     def scales(self) -> tuple[Belief, ...]:
-        """The same on two scales, each in units of its own std: what was measured, and normal scores of its ranks."""
+        """The same on two scales: what was measured, and normal scores of its ranks."""
         if self.rung is not None:
             return (self,)
-        n_runs, guessed = len(self.goodness), np.zeros((0, 1)) if self.guesses is None else self.guesses[1]
-        told = np.vstack([self.goodness, guessed])
-        found = []
-        for scale in (told, RankScale.learn(told)[1]):
-            unit = (scale - scale.mean(0)) / np.maximum(scale.std(0), 1e-300)
-            guesses = None if self.guesses is None else (self.guesses[0], unit[n_runs:])
-            found.append(replace(self, goodness=unit[:n_runs], guesses=guesses))
-        return tuple(found)
+        n_runs, scores = len(self.goodness), RankScale.learn(self._told)[1]
+        guesses = None if self.guesses is None else (self.guesses[0], scores[n_runs:])
+        return self, replace(self, goodness=scores[:n_runs], guesses=guesses)
+
+    def standardized(self, values: Array) -> Array:
+        """Return values (n, T) of this scale in units of the std of what is known."""
+        return np.asarray((values - self._told.mean(0)) / np.maximum(self._told.std(0), 1e-300))
+
+    @property
+    def _told(self) -> Array:
+        return self.goodness if self.guesses is None else np.vstack([self.goodness, self.guesses[1]])
 
     @cached_property
     def surrogate(self) -> CombinedSurrogate | FusedSurrogate:
         """The surrogate, fitted to the runs, then again with its own predictions for the running rows."""
-        rows, goodness = self.known.rows, self.goodness
+        rows, goodness = self.known.rows, self._told
         if self.guesses is not None:
-            rows, goodness = np.vstack([rows, self.guesses[0]]), np.vstack([goodness, self.guesses[1]])
+            rows = np.vstack([rows, self.guesses[0]])
         fitted = self._fitted(rows, goodness)
         if not len(self.known.running):
             return fitted
@@ -120,14 +123,18 @@ class Belief:
         surrogate = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
         return surrogate.fit(rows, goodness)
 
-    def moments(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Return the mean (n, T) and the std (n, T) of outcomes without noise, and the variance of noise (T,)."""
+    @cached_property
+    def noise(self) -> Array:
+        """The variance of noise (T,): it is the same everywhere, so its share of the variance of one new run tells."""
+        row = self.known.rows[:1]
+        std = self.surrogate.predict(row, return_std=True)[1].reshape(-1)
+        own, noise = self.surrogate.covariance(row)
+        return np.asarray(noise / max(float(own[0, 0]) + noise, 1e-300) * std**2)
+
+    def moments(self, rows: Array) -> tuple[Array, Array]:
+        """Return the mean (n, T) and the std (n, T) of outcomes without noise."""
         mean, std = (part.reshape(len(rows), -1) for part in self.surrogate.predict(rows, return_std=True))
-        own, noise = self.surrogate.covariance(rows[:1])
-        share = noise / max(float(own[0, 0]) + noise, 1e-300)
-        # The noise is the same everywhere: at the first row, its share of the variance of a new run is known.
-        variance = share * std[0] ** 2
-        return mean, np.sqrt(np.maximum(std**2 - variance, 1e-12 * std**2)), variance
+        return mean, np.sqrt(np.maximum(std**2 - self.noise, 1e-12 * std**2))
 
     def joint(self, rows: Array) -> tuple[Array, Array, float]:
         """Return the mean (n, T), the covariance (n, n) relative to a unit variance, and its noise, for T targets.
