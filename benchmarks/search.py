@@ -2,7 +2,7 @@
 
     python benchmarks/search.py race [--repeats 3] [--targets 2] [--budget 40] [--jobs 1]
     python benchmarks/search.py verdicts [--repeats 3]
-    python benchmarks/search.py sure [--repeats 40]
+    python benchmarks/search.py sure [--repeats 40] [--seed 0]
     python benchmarks/search.py speed
 
 ``race``: a run is a look-up in a table of ../shared/data/tables or a recorded set of the project (at most 1,023 of its
@@ -423,7 +423,8 @@ def one_sure(kind, seed, budget):
 
 def sure(arguments):
     kinds = arguments.only or ("additive", "pairs", "saturating", "table")
-    calls = [(kind, seed, arguments.budget) for kind in kinds for seed in range(arguments.repeats)]
+    seeds = range(arguments.seed, arguments.seed + arguments.repeats)
+    calls = [(kind, seed, arguments.budget) for kind in kinds for seed in seeds]
     found = Parallel(arguments.jobs)(delayed(one_sure)(*call) for call in calls)
     print("| world | stopped | right when stopped | after runs | said 85-95% sure | right then | said 50-70% | right |")
     print("|---|---|---|---|---|---|---|---|")
@@ -467,6 +468,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["race", "verdicts", "sure", "speed"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed of the worlds of `sure`")
     parser.add_argument("--targets", type=int, default=2)
     parser.add_argument("--budget", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1)

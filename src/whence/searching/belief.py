@@ -2,8 +2,9 @@
 
 Decisions use the kernel of :mod:`whence.surrogates.combined`, tuned again for each decision. That takes hundredths of a
 second, and found the best rows sooner than the average that gives the answers (benchmarks/results/search.md). The best
-row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. With estimates
-from a cheaper rung, decisions use the fused surrogate, on one scale.
+row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. How sure it is to
+be the best is told by processes with drawn hyperparameters (:mod:`.drawn`). With estimates from a cheaper rung, all
+this is the fused surrogate, on one scale.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from sklearn.linear_model import LogisticRegression
 
 from whence.errors import counted, some_of
 from whence.outcomes.table import distinct_rows
+from whence.searching.drawn import DrawnProcess
+from whence.surrogates import priors
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
@@ -23,6 +26,9 @@ from whence.surrogates.rungs import Rung
 from whence.surrogates.warp import RankScale
 
 FEWEST = 3  # runs before anything can be learned
+# Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for: with
+# that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
+LITTLE_NOISE = (-3.0, 1.5)
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
 LAST = 1e12  # what rows that will rather fail are worth less
 
@@ -84,6 +90,8 @@ class Belief:
     goodness: Array  # (n, T): the outcomes, in the units that the goal needs
     rung: Rung | None = None  # estimates of the same
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
+    noise_prior: tuple[float, float] = priors.LEARNED["noise"]
+    drawn: bool = False  # whether hyperparameters are drawn
 
     def with_guesses(self, rows: Array, goodness: Array) -> Belief:
         """Return the same with the extrapolated outcomes of runs that were stopped early, where not NaN."""
@@ -108,7 +116,7 @@ class Belief:
         return self.goodness if self.guesses is None else np.vstack([self.goodness, self.guesses[1]])
 
     @cached_property
-    def surrogate(self) -> CombinedSurrogate | FusedSurrogate:
+    def surrogate(self) -> CombinedSurrogate | DrawnProcess | FusedSurrogate:
         """The surrogate, fitted to the runs, then again with its own predictions for the running rows."""
         rows, goodness = self.known.rows, self._told
         if self.guesses is not None:
@@ -116,12 +124,15 @@ class Belief:
         fitted = self._fitted(rows, goodness)
         if not len(self.known.running):
             return fitted
-        believed = fitted.predict(self.known.running).reshape(-1, goodness.shape[1])
+        believed = np.reshape(fitted.predict(self.known.running), (-1, goodness.shape[1]))
         return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
 
-    def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | FusedSurrogate:
-        surrogate = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
-        return surrogate.fit(rows, goodness)
+    def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | DrawnProcess | FusedSurrogate:
+        if self.rung is not None:
+            return FusedSurrogate((self.rung,)).fit(rows, goodness)
+        if self.drawn:
+            return DrawnProcess.learn(rows, goodness, self.noise_prior)
+        return CombinedSurrogate(noise_prior=self.noise_prior).fit(rows, goodness)
 
     @cached_property
     def noise(self) -> Array:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -47,14 +47,14 @@ MOST_PAIRS = 100
 DRAWS = 2000
 LEVEL = 0.9
 HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))
-# Few runs tune a process that is too sure of itself. Set on simulated functions and on tables, where what is said to be
-# 90% sure then is (benchmarks/results/search.md).
-RUNS_PER_TASK = 2
+# With few runs a process is too sure of itself, less so where its hyperparameters are drawn. Set on simulated functions
+# and on tables, where what is said to be 90% sure then is (benchmarks/results/search.md).
+TUNED, DRAWN_ONES = 2.0, 1.0
 
 
-def stretch(known: Known) -> float:
-    """Return what the std of the process is multiplied with before it says how sure it is: 1 + (2 K / runs)²."""
-    return 1.0 + float(RUNS_PER_TASK * known.rows.shape[1] / len(known.rows)) ** 2
+def stretch(known: Known, runs_per_task: float) -> float:
+    """Return what the std of the process is multiplied with before it says how sure it is."""
+    return 1.0 + float(runs_per_task * known.rows.shape[1] / len(known.rows)) ** 2
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects
     unit = belief.unit(pool, covariance, noise)
     if effects:
         contrasts, _ = contrasts_of(pool)
-        settled = _settled(contrasts, mean, covariance, stretch(known) * unit)
+        settled = _settled(contrasts, mean, covariance, stretch(known, TUNED) * unit)
         if settled.all():
             settled[:] = False
         about = contrasts[~settled] @ covariance
@@ -258,6 +258,7 @@ def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
 def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
     """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows."""
     known, row = belief.known, named_row(space, belief, rng)
+    belief = replace(belief, drawn=True)
     measured = known.rows[distinct_rows(known.rows)[0]]
     pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])
     mean, std = (part[:, 0] for part in belief.moments(pool))
@@ -270,7 +271,8 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0))
     off = unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
-    plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, stretch(known))))
+    wider = stretch(known, DRAWN_ONES)
+    plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, wider)))
     return Best(row, float((stretched <= within).mean()), float(plain.mean()), within)
 
 

@@ -103,7 +103,7 @@ class View:
         if self._live:
             self._live.update(_lines(made / asking.budget, count, standing.words, best, *_running(asking, ledger)))
         elif self._talks:
-            said = " · ".join(part for part in (parts[0], standing.words, best) if part)
+            said = " · ".join(part for part in (*parts[:2], standing.words, best) if part)
             print(said, file=sys.stderr, flush=True)
         if asking.folder is not None:
             lines = [Text(line) for line in (count, standing.words, best, *_running(asking, ledger)) if line]

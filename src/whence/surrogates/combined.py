@@ -60,6 +60,8 @@ class CombinedSurrogate(PosteriorSurrogate):
         Seeds the sample of runs on which very large tables are tuned.
     start : Tuned, optional
         Where tuning begins: ``tuned_`` of another fit to nearly the same runs.
+    noise_prior : (float, float)
+        Mean and std of the prior of the logarithm of the noise variance, for outcomes of unit variance.
 
     Examples
     --------
@@ -79,12 +81,14 @@ class CombinedSurrogate(PosteriorSurrogate):
         own: bool = True,
         random_state: int = 0,
         start: Tuned | None = None,
+        noise_prior: tuple[float, float] = priors.LEARNED["noise"],
     ) -> None:
         self.outcome_scale = outcome_scale
         self.weight_scale = weight_scale
         self.own = own
         self.random_state = random_state
         self.start = start
+        self.noise_prior = noise_prior
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
@@ -190,9 +194,13 @@ class CombinedSurrogate(PosteriorSurrogate):
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
         sizes = S.sum(1)
         if not is_binary(S) or np.ptp(sizes) == 0:
-            return CombinedKernel(len(coordinates.center))
+            return CombinedKernel(len(coordinates.center), noise_prior=self.noise_prior)
         return CombinedKernel(
-            S.shape[1], coordinates.scale, float(coordinates.center.sum()), size_unit=float(sizes.std())
+            S.shape[1],
+            coordinates.scale,
+            float(coordinates.center.sum()),
+            size_unit=float(sizes.std()),
+            noise_prior=self.noise_prior,
         )
 
     def remainder(self) -> Remainder | None:

@@ -73,6 +73,7 @@ class CombinedKernel:
     size_direction: Array | None = None
     size_offset: float = 0.0
     size_unit: float = 1.0
+    noise_prior: tuple[float, float] = priors.LEARNED["noise"]
 
     @property
     def n_parts(self) -> int:
@@ -85,7 +86,7 @@ class CombinedKernel:
     def prior(self) -> tuple[Array, Array]:
         """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`)."""
         names = [*self.names, "noise", "rbf rate", "size rate"] + ["relevance"] * self.n_coordinates
-        mean, std = np.array([priors.LEARNED[name] for name in names]).T
+        mean, std = np.array([{**priors.LEARNED, "noise": self.noise_prior}[name] for name in names]).T
         return mean, std
 
     def kernel(self, theta: Array) -> Kernel:
