@@ -54,7 +54,9 @@ def test_draws_have_the_moments_of_the_posterior(monkeypatch):
     mean = np.average(grid, axis=0, weights=weights)
     assert abs(mean).max() > 0.4  # the runs say something
     np.testing.assert_allclose(found.mean(0), mean, atol=0.15)
-    np.testing.assert_allclose(found.std(0), np.sqrt(np.average((grid - mean) ** 2, axis=0, weights=weights)), atol=0.15)
+    np.testing.assert_allclose(
+        found.std(0), np.sqrt(np.average((grid - mean) ** 2, axis=0, weights=weights)), atol=0.15
+    )
 
 
 def test_predictions_are_those_of_a_mixture_of_processes():

@@ -2,8 +2,8 @@
 
 Decisions use the kernel of :mod:`whence.surrogates.combined`, tuned again for each decision. That takes hundredths of a
 second, and found the best rows sooner than the average that gives the answers (benchmarks/results/search.md). The best
-row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. How sure it is to
-be the best is told by processes with drawn hyperparameters (:mod:`.drawn`). With estimates from a cheaper rung, all
+row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. How sure it is
+to be the best is told by processes with drawn hyperparameters (:mod:`.drawn`). With estimates from a cheaper rung, all
 this is the fused surrogate, on one scale.
 """
 
@@ -26,8 +26,8 @@ from whence.surrogates.rungs import Rung
 from whence.surrogates.warp import RankScale
 
 FEWEST = 3  # runs before anything can be learned
-# Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for: with
-# that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
+# Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for:
+# with that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
 LITTLE_NOISE = (-3.0, 1.5)
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
 LAST = 1e12  # what rows that will rather fail are worth less

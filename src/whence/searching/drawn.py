@@ -1,15 +1,16 @@
 """A Gaussian process averaged over what its hyperparameters may be: it says how sure the best row is.
 
 A few runs fit many hyperparameters about equally well: smooth or wiggly, much noise or little. A process with the most
-probable ones alone is too sure of itself. So hyperparameters are drawn from their posterior by elliptical slice sampling
-(Murray, Adams & MacKay 2010), which has nothing to set, and the processes with these are averaged. They do not find the
-best rows sooner (benchmarks/results/search.md), so runs are chosen without them.
+probable ones alone is too sure of itself. So hyperparameters are drawn from their posterior by elliptical slice
+sampling (Murray, Adams & MacKay 2010), which has nothing to set, and the processes with these are averaged. They do not
+find the best rows sooner (benchmarks/results/search.md), so runs are chosen without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_solve, cholesky
@@ -50,7 +51,7 @@ class DrawnProcess:
             ),
         )
 
-    def predict(self, rows: Array, return_std: bool = False) -> tuple[Array, Array] | Array:
+    def predict(self, rows: Array, return_std: bool = False) -> Any:
         """Return the mean (n,), and with ``return_std`` the std of a new run (n,)."""
         X = self.coordinates(rows)
         if not return_std:
