@@ -53,7 +53,7 @@ TUNED, DRAWN_ONES = 2.0, 1.0
 
 
 def stretch(known: Known, runs_per_task: float) -> float:
-    """Return what the std of the process is multiplied with before it says how sure it is."""
+    """Return what the std of a process is multiplied with before it says how sure it is: 1 + (c K / runs)²."""
     return 1.0 + float(runs_per_task * known.rows.shape[1] / len(known.rows)) ** 2
 
 
@@ -256,9 +256,14 @@ def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
 
 
 def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
-    """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows."""
+    """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows.
+
+    The process has drawn hyperparameters (:mod:`.drawn`), unless there are estimates.
+    """
     known, row = belief.known, named_row(space, belief, rng)
-    belief = replace(belief, drawn=True)
+    wider = stretch(known, TUNED)
+    if belief.rung is None:
+        belief, wider = replace(belief, drawn=True), stretch(known, DRAWN_ONES)
     measured = known.rows[distinct_rows(known.rows)[0]]
     pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])
     mean, std = (part[:, 0] for part in belief.moments(pool))
@@ -271,7 +276,6 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0))
     off = unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
-    wider = stretch(known, DRAWN_ONES)
     plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, wider)))
     return Best(row, float((stretched <= within).mean()), float(plain.mean()), within)
 
