@@ -2,10 +2,12 @@
 
     python benchmarks/search.py race [--repeats 3] [--targets 2] [--budget 40] [--jobs 1]
     python benchmarks/search.py verdicts [--repeats 3]
-    python benchmarks/search.py sure [--repeats 40]
+    python benchmarks/search.py sure [--repeats 40] [--seed 0]
+    python benchmarks/search.py speed
 
 ``race``: a run is a look-up in a table of ../shared/data/tables or a recorded set of the project (at most 1,023 of its
-rows, drawn once; mixtures are rows too). After every run a method names the row it would use. Regret is how much worse
+rows, drawn once, less a tenth that is another one for every seed; mixtures are rows too). After every run a method
+names the row it would use. Regret is how much worse
 that row is than the best one, over how much better the best is than the median; "top 1%" is the number of runs after
 which the named row is among the best 1% and stays there until 3 more runs were made. ``sure``: on simulated functions
 with noise and on the tables, how often the row of a search that stops because it is 90% sure is within its tolerance of
@@ -19,6 +21,7 @@ BoTorch and Optuna are raced where they are installed. What is printed is in ben
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import platform
@@ -64,7 +67,8 @@ MOST_ROWS = 1023
 CHECKPOINTS = (10, 15, 20, 30, 40)
 
 
-def table(name, rng):
+@functools.cache
+def table(name):
     """Subsets (n, K) and outcomes (n, T), higher being better, of a table."""
     if name.startswith("recorded:"):
         runs = whence.datasets.load(name.removeprefix("recorded:"))
@@ -76,9 +80,15 @@ def table(name, rng):
         S, Y = arrays["S"].astype(float), arrays["Y"] * (-1 if about["lower_is_better"] else 1)
     if "regmix" in name or (name.startswith("recorded:") and Y.shape[1] > 1):
         Y = np.column_stack([Y.mean(1), Y])
-    keep = np.sort(rng.permutation(len(S))[:MOST_ROWS])
+    keep = np.sort(np.random.default_rng(1).permutation(len(S))[:MOST_ROWS])
     S, first = np.unique(S[keep], axis=0, return_index=True)
     return S, Y[keep][first]
+
+
+def most_of(seed, S, y):
+    """Nine tenths of the rows, others for every seed: the search hardly depends on its own seed."""
+    keep = np.sort(np.random.default_rng([3, seed]).permutation(len(S))[: int(np.ceil(0.9 * len(S)))])
+    return S[keep], y[keep]
 
 
 def place_of(S, row):
@@ -263,9 +273,8 @@ def named_by(method, S, y, budget, seed):
 
 
 def one_race(name, target, method, seed, budget):
-    rng = np.random.default_rng(1)
-    S, Y = table(name, rng)
-    y = Y[:, target]
+    S, Y = table(name)
+    S, y = most_of(seed, S, Y[:, target])
     began = time.process_time()
     named = named_by(METHODS[method], S, y, budget, seed)
     worth = y[named]
@@ -293,7 +302,7 @@ def run_and_keep(call, raw):
 def race(arguments):
     targets = {}
     for name in arguments.only or (HELD_OUT if arguments.held_out else RACED):
-        Y = table(name, np.random.default_rng(1))[1]
+        Y = table(name)[1]
         spread = [t for t in range(Y.shape[1]) if np.isfinite(Y[:, t]).all() and np.ptp(Y[:, t]) > 0]
         targets[name] = [spread[0], *np.random.default_rng(2).permutation(spread[1:])][: arguments.targets]
     calls = [
@@ -330,7 +339,7 @@ def race(arguments):
 
 def one_verdict(name, target, seed, budget):
     """Shares of the tasks that matter whose verdict is right, and wrong, after each of some numbers of runs."""
-    S, Y = table(name, np.random.default_rng(1))
+    S, Y = table(name)
     y = Y[:, target]
     true = whence.attribute(whence.fit(whence.Outcomes(S, y, maximize=True))).scores[:, 0]
     matters = abs(true) >= 0.1 * abs(true).max()
@@ -375,7 +384,7 @@ def world(kind, seed):
     rng = np.random.default_rng([9, seed])
     if kind == "table":
         name = RACED[seed % len(RACED)]
-        S, Y = table(name, np.random.default_rng(1))
+        S, Y = table(name)
         good = [t for t in range(Y.shape[1]) if np.isfinite(Y[:, t]).all() and np.ptp(Y[:, t]) > 0]
         return S, Y[:, good[rng.integers(len(good))]], 0.0
     K = int(rng.integers(6, 11))
@@ -414,7 +423,8 @@ def one_sure(kind, seed, budget):
 
 def sure(arguments):
     kinds = arguments.only or ("additive", "pairs", "saturating", "table")
-    calls = [(kind, seed, arguments.budget) for kind in kinds for seed in range(arguments.repeats)]
+    seeds = range(arguments.seed, arguments.seed + arguments.repeats)
+    calls = [(kind, seed, arguments.budget) for kind in kinds for seed in seeds]
     found = Parallel(arguments.jobs)(delayed(one_sure)(*call) for call in calls)
     print("| world | stopped | right when stopped | after runs | said 85-95% sure | right then | said 50-70% | right |")
     print("|---|---|---|---|---|---|---|---|")
@@ -433,10 +443,32 @@ def sure(arguments):
         )
 
 
+# ---- speed ---------------------------------------------------------------------------------------------------------
+
+
+def speed(arguments):
+    """Processor time of one decision, and of saying how sure the answer is, by numbers of tasks and of runs."""
+    print("| tasks | runs so far | s per decision | s to say how sure |\n|---|---|---|---|")
+    for n_tasks in (20, 50, 200):
+        for n_runs in (40, 100):
+            rng = np.random.default_rng(0)
+            S, weights = (rng.random((n_runs, n_tasks)) < 0.5).astype(float), rng.normal(size=n_tasks)
+            search = whence.Search(n_tasks, budget=n_runs + 1, maximize=True, stop=False)
+            for row, noise in zip(S, rng.normal(size=n_runs), strict=True):
+                search.tell(row, row @ weights + noise)
+            began = time.process_time()
+            search.ask()
+            chosen = time.process_time()
+            search.stop = True
+            search.standing(search.ledger())
+            print(f"| {n_tasks} | {n_runs} | {chosen - began:.2f} | {time.process_time() - chosen:.2f} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=["race", "verdicts", "sure"])
+    parser.add_argument("part", choices=["race", "verdicts", "sure", "speed"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=0, help="the first seed of the worlds of `sure`")
     parser.add_argument("--targets", type=int, default=2)
     parser.add_argument("--budget", type=int, default=40)
     parser.add_argument("--jobs", type=int, default=1)
@@ -447,7 +479,7 @@ def main():
     arguments = parser.parse_args()
     print(f"python benchmarks/search.py {arguments.part}, {platform.machine()}, {time.strftime('%d %B %Y')}")
     began = time.time()
-    {"race": race, "verdicts": verdicts, "sure": sure}[arguments.part](arguments)
+    {"race": race, "verdicts": verdicts, "sure": sure, "speed": speed}[arguments.part](arguments)
     print(f"\n{(time.time() - began) / 60:.1f} min")
 
 

@@ -167,7 +167,8 @@ def test_one_scale_is_that_of_ranks_which_only_the_order_of_outcomes_matters_to(
     np.testing.assert_allclose(plain[1].goodness, bent[1].goodness)
     assert abs(plain[0].goodness - bent[0].goodness).max() > 0.5
     for scale in (*plain, *bent):
-        np.testing.assert_allclose([scale.goodness.mean(), scale.goodness.std()], [0, 1], atol=1e-12)
+        values = scale.standardized(scale.goodness)
+        np.testing.assert_allclose([values.mean(), values.std()], [0, 1], atol=1e-12)
 
 
 def test_disasters_do_not_hide_what_makes_the_best_better():

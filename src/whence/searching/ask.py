@@ -28,7 +28,7 @@ from whence.outcomes.ledger import DONE, FAILED, OPEN, Ledger, Reply, Result
 from whence.outcomes.plan import Job, Plan
 from whence.outcomes.runs import is_run, read_ledger
 from whence.outcomes.subset import Subset
-from whence.searching.belief import FEWEST, Belief, Known
+from whence.searching.belief import FEWEST, LITTLE_NOISE, Belief, Known
 from whence.searching.decisions import Asked, Proposal, read_decisions, write_decisions
 from whence.searching.goals import GOALS, next_row
 from whence.searching.objective import Objective
@@ -218,6 +218,8 @@ class Search:
         key = b"".join(part.tobytes() for part in (status, rows, values, known.running))
         if self._belief is None or key != self._believed:
             belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
+            if self.goal == "best":
+                belief = replace(belief, noise_prior=LITTLE_NOISE)
             if stopped.any() and self.curves is not None and self.goal == "best":
                 seeds = ledger.plan.run_seeds()[0]
                 guessed = carried_on(curves_in(self.curves), seeds[done], belief.goodness[:, 0], seeds[stopped])

@@ -2,8 +2,9 @@
 
 Decisions use the kernel of :mod:`whence.surrogates.combined`, tuned again for each decision. That takes hundredths of a
 second, and found the best rows sooner than the average that gives the answers (benchmarks/results/search.md). The best
-row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. With estimates
-from a cheaper rung, decisions use the fused surrogate, on one scale.
+row is searched for on two scales: outcomes, and their ranks, which a few very bad runs do not distort. How sure it is
+to be the best is told by processes with drawn hyperparameters (:mod:`.drawn`). With estimates from a cheaper rung, all
+this is the fused surrogate, on one scale.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from sklearn.linear_model import LogisticRegression
 
 from whence.errors import counted, some_of
 from whence.outcomes.table import distinct_rows
+from whence.searching.drawn import DrawnProcess
+from whence.surrogates import priors
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.fused import FusedSurrogate
 from whence.surrogates.kernels import Array
@@ -23,6 +26,9 @@ from whence.surrogates.rungs import Rung
 from whence.surrogates.warp import RankScale
 
 FEWEST = 3  # runs before anything can be learned
+# Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for:
+# with that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
+LITTLE_NOISE = (-3.0, 1.5)
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
 LAST = 1e12  # what rows that will rather fail are worth less
 
@@ -84,6 +90,8 @@ class Belief:
     goodness: Array  # (n, T): the outcomes, in the units that the goal needs
     rung: Rung | None = None  # estimates of the same
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
+    noise_prior: tuple[float, float] = priors.LEARNED["noise"]
+    drawn: bool = False  # whether hyperparameters are drawn
 
     def with_guesses(self, rows: Array, goodness: Array) -> Belief:
         """Return the same with the extrapolated outcomes of runs that were stopped early, where not NaN."""
@@ -92,42 +100,52 @@ class Belief:
 
     @cached_property
     def scales(self) -> tuple[Belief, ...]:
-        """The same on two scales, each in units of its own std: what was measured, and normal scores of its ranks."""
+        """The same on two scales: what was measured, and normal scores of its ranks."""
         if self.rung is not None:
             return (self,)
-        n_runs, guessed = len(self.goodness), np.zeros((0, 1)) if self.guesses is None else self.guesses[1]
-        told = np.vstack([self.goodness, guessed])
-        found = []
-        for scale in (told, RankScale.learn(told)[1]):
-            unit = (scale - scale.mean(0)) / np.maximum(scale.std(0), 1e-300)
-            guesses = None if self.guesses is None else (self.guesses[0], unit[n_runs:])
-            found.append(replace(self, goodness=unit[:n_runs], guesses=guesses))
-        return tuple(found)
+        n_runs, scores = len(self.goodness), RankScale.learn(self._told)[1]
+        guesses = None if self.guesses is None else (self.guesses[0], scores[n_runs:])
+        return self, replace(self, goodness=scores[:n_runs], guesses=guesses)
+
+    def standardized(self, values: Array) -> Array:
+        """Return values (n, T) of this scale in units of the std of what is known."""
+        return np.asarray((values - self._told.mean(0)) / np.maximum(self._told.std(0), 1e-300))
+
+    @property
+    def _told(self) -> Array:
+        return self.goodness if self.guesses is None else np.vstack([self.goodness, self.guesses[1]])
 
     @cached_property
-    def surrogate(self) -> CombinedSurrogate | FusedSurrogate:
+    def surrogate(self) -> CombinedSurrogate | DrawnProcess | FusedSurrogate:
         """The surrogate, fitted to the runs, then again with its own predictions for the running rows."""
-        rows, goodness = self.known.rows, self.goodness
+        rows, goodness = self.known.rows, self._told
         if self.guesses is not None:
-            rows, goodness = np.vstack([rows, self.guesses[0]]), np.vstack([goodness, self.guesses[1]])
+            rows = np.vstack([rows, self.guesses[0]])
         fitted = self._fitted(rows, goodness)
         if not len(self.known.running):
             return fitted
-        believed = fitted.predict(self.known.running).reshape(-1, goodness.shape[1])
+        believed = np.reshape(fitted.predict(self.known.running), (-1, goodness.shape[1]))
         return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
 
-    def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | FusedSurrogate:
-        surrogate = CombinedSurrogate() if self.rung is None else FusedSurrogate((self.rung,))
-        return surrogate.fit(rows, goodness)
+    def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | DrawnProcess | FusedSurrogate:
+        if self.rung is not None:
+            return FusedSurrogate((self.rung,)).fit(rows, goodness)
+        if self.drawn:
+            return DrawnProcess.learn(rows, goodness, self.noise_prior)
+        return CombinedSurrogate(noise_prior=self.noise_prior).fit(rows, goodness)
 
-    def moments(self, rows: Array) -> tuple[Array, Array, Array]:
-        """Return the mean (n, T) and the std (n, T) of outcomes without noise, and the variance of noise (T,)."""
+    @cached_property
+    def noise(self) -> Array:
+        """The variance of noise (T,): it is the same everywhere, so its share of the variance of one new run tells."""
+        row = self.known.rows[:1]
+        std = self.surrogate.predict(row, return_std=True)[1].reshape(-1)
+        own, noise = self.surrogate.covariance(row)
+        return np.asarray(noise / max(float(own[0, 0]) + noise, 1e-300) * std**2)
+
+    def moments(self, rows: Array) -> tuple[Array, Array]:
+        """Return the mean (n, T) and the std (n, T) of outcomes without noise."""
         mean, std = (part.reshape(len(rows), -1) for part in self.surrogate.predict(rows, return_std=True))
-        own, noise = self.surrogate.covariance(rows[:1])
-        share = noise / max(float(own[0, 0]) + noise, 1e-300)
-        # The noise is the same everywhere: at the first row, its share of the variance of a new run is known.
-        variance = share * std[0] ** 2
-        return mean, np.sqrt(np.maximum(std**2 - variance, 1e-12 * std**2)), variance
+        return mean, np.sqrt(np.maximum(std**2 - self.noise, 1e-12 * std**2))
 
     def joint(self, rows: Array) -> tuple[Array, Array, float]:
         """Return the mean (n, T), the covariance (n, n) relative to a unit variance, and its noise, for T targets.

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -47,14 +47,14 @@ MOST_PAIRS = 100
 DRAWS = 2000
 LEVEL = 0.9
 HALF_WIDTH = float(ndtri((1 + LEVEL) / 2))
-# Few runs tune a process that is too sure of itself. Set on simulated functions and on tables, where what is said to be
-# 90% sure then is (benchmarks/results/search.md).
-RUNS_PER_TASK = 2
+# With few runs a process is too sure of itself, less so where its hyperparameters are drawn. Set on simulated functions
+# and on tables, where what is said to be 90% sure then is (benchmarks/results/search.md).
+TUNED, DRAWN_ONES = 2.0, 1.0
 
 
-def stretch(known: Known) -> float:
-    """Return what the std of the process is multiplied with before it says how sure it is: 1 + (2 K / runs)²."""
-    return 1.0 + float(RUNS_PER_TASK * known.rows.shape[1] / len(known.rows)) ** 2
+def stretch(known: Known, runs_per_task: float) -> float:
+    """Return what the std of a process is multiplied with before it says how sure it is: 1 + (c K / runs)²."""
+    return 1.0 + float(runs_per_task * known.rows.shape[1] / len(known.rows)) ** 2
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
     def improvements(rows: Array) -> Array:
         found = []
         for scale, incumbent in zip(belief.scales, incumbents, strict=True):
-            mean, std, noise = (part.reshape(-1) for part in scale.moments(rows))
-            of_run = np.sqrt(noise + std**2)
+            mean, std = (part.reshape(-1) for part in scale.moments(rows))
+            of_run = np.sqrt(scale.noise + std**2)
             gain = _expected_improvement(mean - incumbent, of_run if exact else std)
-            found.append(gain if exact else gain * (1 - np.sqrt(noise) / of_run))
+            found.append(gain if exact else gain * (1 - np.sqrt(scale.noise) / of_run))
         return np.array(found)  # (scales, n)
 
     pool = np.vstack([space.draw(DRAWN, rng), measured])
@@ -130,7 +130,7 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
     row, best = climb(worth, pool, space, rng)
     if not best > -np.inf:
         return None
-    mean, std, _ = (part.reshape(-1)[0] for part in belief.moments(row[None]))
+    mean, std = (part.reshape(-1)[0] for part in belief.moments(row[None]))
     again = int((known.rows == row).all(1).sum())
     predicted = f"predicted {show(float(mean))} ± {std:.2g}"
     if again:
@@ -138,7 +138,7 @@ def _improving(belief: Belief, space: Space, rng: np.random.Generator, show: Cal
         return Choice(row, f"repeat: {runs} of it cannot tell it from the best yet, {predicted}")
     chance = float(known.chance(row[None])[0])
     doubt = f"; {1 - chance:.0%} chance to fail" if chance < 0.9 else ""
-    incumbent = show(float((belief.goodness if exact else belief.moments(measured)[0]).max()))
+    incumbent = show(incumbents[0])
     return Choice(row, f"may beat the best, {incumbent}: {predicted}{doubt}")
 
 
@@ -185,15 +185,16 @@ def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects
     mean, covariance, noise = belief.joint(pool)
     unit = belief.unit(pool, covariance, noise)
     if effects:
-        contrasts, names = contrasts_of(pool)
-        settled = _settled(contrasts, mean, covariance, stretch(known) * unit)
+        contrasts, _ = contrasts_of(pool)
+        settled = _settled(contrasts, mean, covariance, stretch(known, TUNED) * unit)
         if settled.all():
             settled[:] = False
         about = contrasts[~settled] @ covariance
         n_tasks = pool.shape[1]
         open_tasks, open_pairs = int((~settled[:n_tasks]).sum()), int((~settled[n_tasks:]).sum())
-        pairs = f" and {counted(open_pairs, 'pair')}" if names else ""
-        why = f"tells most about {counted(open_tasks, 'task')}{pairs} whose effect is open"
+        counts = ((open_tasks, "task"), (open_pairs, "pair"))
+        open_ones = " and ".join(counted(count, what) for count, what in counts if count)
+        why = f"tells most about {open_ones} whose effect is open"
     else:
         about = covariance
         typical = float(np.sqrt(np.maximum(np.diag(covariance), 0)).mean() * unit.mean())
@@ -246,7 +247,7 @@ def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
     measured = measured[space.allow(measured)]
 
     def mean_of(rows: Array) -> Array:
-        mean = np.mean([scale.moments(rows)[0][:, 0] for scale in belief.scales], axis=0)
+        mean = np.mean([scale.standardized(scale.moments(rows)[0])[:, 0] for scale in belief.scales], axis=0)
         return np.where(known.chance(rows) < 0.5, -np.inf, mean) if len(known.failed) else mean
 
     if len(measured):
@@ -255,11 +256,17 @@ def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
 
 
 def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
-    """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows."""
+    """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows.
+
+    The process has drawn hyperparameters (:mod:`.drawn`), unless there are estimates.
+    """
     known, row = belief.known, named_row(space, belief, rng)
+    wider = stretch(known, TUNED)
+    if belief.rung is None:
+        belief, wider = replace(belief, drawn=True), stretch(known, DRAWN_ONES)
     measured = known.rows[distinct_rows(known.rows)[0]]
     pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])
-    mean, std, _ = (part.reshape(len(pool), -1)[:, 0] if part.ndim == 2 else part for part in belief.moments(pool))
+    mean, std = (part[:, 0] for part in belief.moments(pool))
     if within is None:
         within = 0.1 * float(mean.std())
     tops = pool[np.argsort(-(mean + 2 * std), kind="stable")[:JOINT]]
@@ -269,7 +276,7 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0))
     off = unit * (rng.standard_normal((DRAWS, len(rows))) @ root.T)
-    plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, stretch(known))))
+    plain, stretched = ((drawn.max(1) - drawn[:, 0]) for drawn in (mean[:, 0] + by * off for by in (1, wider)))
     return Best(row, float((stretched <= within).mean()), float(plain.mean()), within)
 
 
@@ -299,5 +306,5 @@ def share_settled(model: Model) -> tuple[float, float, int]:
 def prediction_error(space: Space, belief: Belief, rng: np.random.Generator) -> float:
     """Return the std of predictions over the allowed rows as a share of that of outcomes, the mean over targets."""
     pool = some_rows(space, rng)
-    mean, std, _ = belief.moments(pool)
+    mean, std = belief.moments(pool)
     return float((np.sqrt((std**2).mean(0)) / np.maximum(np.hypot(mean.std(0), std.mean(0)), 1e-300)).mean())

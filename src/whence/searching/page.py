@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from rich.text import Text
 
-from whence.answers.attribution import attribute
+from whence.answers.attribution import Attribution, attribute
 from whence.display.layout import Row, table, title
 from whence.display.notebook import HOW, page_html
 from whence.display.pages import attribution_page
@@ -51,6 +51,7 @@ HTML = """<!doctype html>
 <style>{style}
 #answer ~ section table, #answer table {{ width: auto; margin-bottom: 1rem; }}
 #answer ~ section td, #answer ~ section th, #answer td, #answer th {{ padding-right: 1.6rem; }}
+div + div[style^="font-weight"] {{ margin-top: 1.6rem; }}
 </style>
 </head>
 <body><main><section id="answer"><p class="over">{over}</p><h1>{title}</h1>{lead}</section>{sections}</main></body>
@@ -102,7 +103,7 @@ class View:
         if self._live:
             self._live.update(_lines(made / asking.budget, count, standing.words, best, *_running(asking, ledger)))
         elif self._talks:
-            said = " · ".join(part for part in (parts[0], standing.words, best) if part)
+            said = " · ".join(part for part in (*parts[:2], standing.words, best) if part)
             print(said, file=sys.stderr, flush=True)
         if asking.folder is not None:
             lines = [Text(line) for line in (count, standing.words, best, *_running(asking, ledger)) if line]
@@ -131,8 +132,12 @@ class View:
         if asking.folder is None:
             return
         ledger = asking.ledger()
-        effects = "" if found.attribution is not None else _effects(asking, ledger)  # the answer has them already
-        write_page(asking, ledger, page_html(found.page()), effects, going=False)
+        lead, effects = page_html(found.page()), ""
+        if found.attribution is None:
+            effects = _effects(asking, ledger)
+        else:  # the answer has them already
+            lead = _drawn(asking, found.attribution) + lead
+        write_page(asking, ledger, lead, effects, going=False)
         if found.model is not None:
             from whence.display.report import report
 
@@ -187,8 +192,15 @@ def _effects(asking: Search, ledger: Ledger) -> str:
         found = attribute(model, seed=asking.seed)
     targets = [asking.target] if asking.target in found.target_names else list(found.target_names)
     page = page_html(attribution_page(found, targets, top=None, how=HOW))
-    drawn = intervals(found, found.target_names.index(targets[0])) if len(targets) == 1 else ""
-    return page_html([title(f"What tasks do, after {counted(ledger.done, 'run')}")]) + drawn + page
+    return page_html([title(f"What tasks do, after {counted(ledger.done, 'run')}")]) + _drawn(asking, found) + page
+
+
+def _drawn(asking: Search, found: Attribution) -> str:
+    """Return a picture of the effects on the target; empty where there are several."""
+    targets = found.target_names
+    if asking.target in targets or len(targets) == 1:
+        return intervals(found, targets.index(asking.target or targets[0]))
+    return ""
 
 
 def _made(asking: Search, ledger: Ledger) -> str:

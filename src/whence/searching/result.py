@@ -196,9 +196,9 @@ def _notes(asking: Search, ledger: Ledger, standing: Standing) -> list[str]:
     notes = [f"{counted(made, 'run')} of {asking.budget} made: {standing.words}."]
     if standing.stop:
         notes.append(f"Settled: {counted(left, 'run')} of the budget not needed." if left else "Settled.")
-    elif left == 0 and not ledger.open and asking.stop:
+    elif left <= 0 and not ledger.open and asking.stop:
         notes.append(f"Not settled: {standing.more or 'a larger budget continues from here'}.")
-    elif left and not ledger.open:
+    elif left > 0 and not ledger.open:
         notes.append("No other allowed run would tell more.")
     if failures := asking.belief(ledger, alone=True).known.failures_in_words(asking.task_names):
         said = Counter(reason for reason in ledger.reasons.values() if not reason.startswith(Pruned.__name__))

@@ -65,9 +65,9 @@ def _standing_of_best(asking: Search, ledger: Ledger, belief: Belief, *, early: 
     words = f"{best.sure:.0%} sure to be within {best.within:.2g} of the best"
     if best.sure < SURE:
         gain = f"{best.gain:.2g} on average"
-        return Standing(best, best.sure, False, f"{words}; more runs may gain {gain}", f"more runs may gain {gain}")
+        return Standing(best, best.sure, False, f"{words}; more runs may gain {gain}")
     if not early:  # and was, before the last runs
         latest = np.flatnonzero(ledger.status[0] == DONE)[-LATEST:]
         before = best_row(asking.space, asking.belief(ledger, latest, alone=True), asking.within, rng)
         early = before.sure < SURE
-    return Standing(best, best.sure, not early, words, f"it has to be as sure without the last {LATEST} runs")
+    return Standing(best, best.sure, not early, words, f"it was less sure before the last {LATEST} runs")

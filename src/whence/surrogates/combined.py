@@ -60,6 +60,8 @@ class CombinedSurrogate(PosteriorSurrogate):
         Seeds the sample of runs on which very large tables are tuned.
     start : Tuned, optional
         Where tuning begins: ``tuned_`` of another fit to nearly the same runs.
+    noise_prior : (float, float)
+        Mean and std of the prior of the logarithm of the noise variance, for outcomes of unit variance.
 
     Examples
     --------
@@ -79,12 +81,14 @@ class CombinedSurrogate(PosteriorSurrogate):
         own: bool = True,
         random_state: int = 0,
         start: Tuned | None = None,
+        noise_prior: tuple[float, float] = priors.LEARNED["noise"],
     ) -> None:
         self.outcome_scale = outcome_scale
         self.weight_scale = weight_scale
         self.own = own
         self.random_state = random_state
         self.start = start
+        self.noise_prior = noise_prior
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> CombinedSurrogate:
         """Return self, fitted to subsets X (m, K) and outcomes y (m,) or (m, T)."""
@@ -189,13 +193,20 @@ class CombinedSurrogate(PosteriorSurrogate):
 
     def _family(self, S: Array, coordinates: Coordinates) -> CombinedKernel:
         if not is_binary(S):
-            return CombinedKernel(len(coordinates.center))
+            return CombinedKernel(len(coordinates.center), noise_prior=self.noise_prior)
         n_tasks, sizes = S.shape[1], S.sum(1)
         one_size = bool(np.ptp(sizes) == 0)
         share = float(sizes[0]) / n_tasks
         # The unit is how far sizes of the same number of tasks would spread if each were in by the flip of a coin.
         unit = max(np.sqrt(n_tasks * share * (1 - share)), 0.5) if one_size else sizes.std()
-        return CombinedKernel(n_tasks, coordinates.scale, float(coordinates.center.sum()), float(unit), one_size)
+        return CombinedKernel(
+            n_tasks,
+            coordinates.scale,
+            float(coordinates.center.sum()),
+            size_unit=float(unit),
+            one_size=one_size,
+            noise_prior=self.noise_prior,
+        )
 
     def remainder(self) -> Remainder | None:
         """Return what the rank scale adds to the kernel model; None without it."""

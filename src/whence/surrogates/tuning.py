@@ -76,6 +76,7 @@ class CombinedKernel:
     size_offset: float = 0.0
     size_unit: float = 1.0
     one_size: bool = False
+    noise_prior: tuple[float, float] = priors.LEARNED["noise"]
 
     @property
     def tunes_size(self) -> bool:
@@ -93,7 +94,7 @@ class CombinedKernel:
     def prior(self) -> tuple[Array, Array]:
         """Return mean and std of the Gaussian prior on θ, for outcomes of unit variance (:mod:`.priors`)."""
         names = [*self.names, "noise", "rbf rate", "size rate"] + ["relevance"] * self.n_coordinates
-        mean, std = np.array([priors.LEARNED[name] for name in names]).T
+        mean, std = np.array([{**priors.LEARNED, "noise": self.noise_prior}[name] for name in names]).T
         return mean, std
 
     def kernel(self, theta: Array) -> Kernel:
