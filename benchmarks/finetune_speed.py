@@ -27,6 +27,7 @@ import whence
 from whence import hf
 from whence.errors import counted
 from whence.gradients.routes import passes
+from whence.hf.completions import checkpointed
 from whence.hf.tokens import Row, Rows
 from whence.icl.language import import_transformers, load_pretrained
 from whence.models.memory import make_room, out_of_memory
@@ -56,18 +57,22 @@ def main() -> None:
     print(f"loaded in {time.perf_counter() - began:.1f} s", flush=True)
     adapted = hf.adapt(base, tokenizer, rank=given.rank, layers=given.layers, checkpointing=given.checkpointing or None)
     groups = random_rows(adapted, given)
-    print("| | tokens/s | over the plain loop | first steps, s | peak memory |\n|---|---|---|---|---|")
+    print("\n| | tokens/s | over the plain loop | first steps, s | peak memory |\n|---|---|---|---|---|")
     plain = 0.0
     for name, loop in {"plain peft loop": plain_loop, "transformers.Trainer": trainer_loop}.items():
         # Before anything of whence wraps the model: peft as it is.
         found = attempt(lambda loop=loop: loop(adapted, groups[0], given), device)
         plain = plain or found.speed
         print(found.row(name, plain), flush=True)
-    problem = hf.Prepared(adapted, *groups, per_query=True).problem()
-    print(f"# {problem}; {problem.bytes_per_row / 2**20:,.0f} MiB for each example of a batch", flush=True)
-    for m in given.adapters:
-        found = attempt(lambda m=m: stacked(problem, given, m), device)
-        print(found.row(f"{counted(m, 'adapter')} side by side", plain), flush=True)
+    for checkpointing in (None, True)[: 1 + given.again]:
+        adapted = replace(adapted, checkpointing=checkpointing or adapted.checkpointing)
+        if checkpointing:
+            checkpointed(adapted.model)
+        problem = hf.Prepared(adapted, *groups, per_query=True).problem()
+        print(f"# {problem}; {problem.bytes_per_row / 2**20:,.0f} MiB for each example of a batch", flush=True)
+        for m in given.adapters:
+            found = attempt(lambda m=m, problem=problem: stacked(problem, given, m), device)
+            print(found.row(f"{counted(m, 'adapter')}{', checkpointing' * bool(checkpointing)}", plain), flush=True)
     if given.features:
         found = attempt(lambda: features(problem, given), device)
         print(found.row(f"features of {given.directions} directions", plain), flush=True)
@@ -321,6 +326,7 @@ def arguments() -> argparse.Namespace:
                         "examples": 64, "queries": 64, "directions": 128}.items():  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=usual)
     parser.add_argument("--vmap", action="store_true", help="… and features by vmap, to compare")
+    parser.add_argument("--again", action="store_true", help="time adapters once more, with gradient checkpointing")
     parser.add_argument("--features", action="store_true", help="time features of all examples too")
     parser.add_argument("--no-along", action="store_true")
     parser.add_argument(
