@@ -70,6 +70,8 @@ def main() -> None:
             checkpointed(adapted.model)
         problem = hf.Prepared(adapted, *groups, per_query=True).problem()
         print(f"# {problem}; {problem.bytes_per_row / 2**20:,.0f} MiB for each example of a batch", flush=True)
+        usual = whence.Retrain(problem, recipe_of(given), batched=True).batch_size
+        print(f"# {usual} adapters side by side, if not told how many", flush=True)
         for m in given.adapters:
             found = attempt(lambda m=m, problem=problem: stacked(problem, given, m), device)
             print(found.row(f"{counted(m, 'adapter')}{', checkpointing' * bool(checkpointing)}", plain), flush=True)
@@ -220,10 +222,14 @@ def start_kept(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
 def stacked(problem: whence.Problem, given: argparse.Namespace, m: int) -> Speed:
     """m fine-tunings side by side."""
     stack, watch = Stack(problem, batched=True), Stopwatch(given, problem.device)
-    recipe = whence.Recipe(steps=given.first + given.steps, lr=1e-4, batch_size=given.batch)
+    recipe = recipe_of(given)
     subsets, seeds = np.ones((m, len(problem.task_names))), np.arange(m)
     train(stack, recipe, stack.start(m), subsets, seeds, watch=lambda step, *_: watch(step))
     return watch.speed(m)
+
+
+def recipe_of(given: argparse.Namespace) -> whence.Recipe:
+    return whence.Recipe(steps=given.first + given.steps, lr=1e-4, batch_size=given.batch)
 
 
 def features(problem: whence.Problem, given: argparse.Namespace) -> Speed:
