@@ -220,7 +220,7 @@ def start_kept(model: torch.nn.Module) -> Iterator[list[torch.nn.Parameter]]:
 
 
 def stacked(problem: whence.Problem, given: argparse.Namespace, m: int) -> Speed:
-    """m fine-tunings side by side."""
+    """Fine-tunings of m adapters side by side."""
     stack, watch = Stack(problem, batched=True), Stopwatch(given, problem.device)
     recipe = recipe_of(given)
     subsets, seeds = np.ones((m, len(problem.task_names))), np.arange(m)
@@ -234,7 +234,8 @@ def recipe_of(given: argparse.Namespace) -> whence.Recipe:
 
 def features(problem: whence.Problem, given: argparse.Namespace) -> Speed:
     """Features of all examples, as GradEx and TRAK have them."""
-    whence.GradEx(problem.with_examples(problem.tasks.sample(1), problem.targets), rank=given.directions).members
+    few = problem.with_examples(problem.tasks.sample(1), problem.targets)
+    _ = whence.GradEx(few, rank=given.directions).members
     synchronize(problem.device)
     began = seconds(problem.device)
     _ = whence.GradEx(problem, rank=given.directions).members

@@ -169,9 +169,7 @@ class Study:
         self.recipe = whence.Recipe(
             steps=steps, lr=given.lr, batch_size=given.batch, schedule="linear", warmup=steps // 10, clip=1.0
         )
-        self.trak = whence.JointScores(
-            self.problem, self.recipe, "trak", examples=64, rank=given.rank, seed=given.seed
-        )
+        self.trak = whence.JointScores(self.problem, self.recipe, "trak", examples=64, rank=given.rank, seed=given.seed)
         self.retrain = whence.Retrain(self.problem, self.recipe, batched=True, batch_size=given.together)
         self.drawn = whence.Bernoulli(0.5).draw(self.tasks, given.subsets, seed=given.seed)
         # Passes and seconds of a true run; of the rungs, the same in true runs.

@@ -1,6 +1,7 @@
 """The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -101,6 +102,7 @@ def finetune(
     "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
     The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # bars that transformers draws by itself
     import whence
     from whence import hf
     from whence.icl.language import import_transformers

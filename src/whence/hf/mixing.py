@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +231,7 @@ def finetune(
     model = fit(truth, estimates=estimates or None, seed=seed)
     goal = truth.target_names[-1]
     costs = None if tokens is None else prepared.tokens
-    chosen = select(model, target=goal, costs=costs, budget=tokens, seed=seed)
+    chosen = _chosen(model, goal, costs, tokens, seed)
     return Finetuned(
         plan=plan,
         model=model,
@@ -242,6 +242,24 @@ def finetune(
         ways=_ways(model, chosen, goal),
         runs=runs,
     )
+
+
+def _chosen(model: Model, goal: str, costs: Mapping[str, float] | None, tokens: float | None, seed: int) -> Selection:
+    """The best subset by its prediction, or the best run where more is to be expected of that."""
+    chosen, runs = select(model, target=goal, costs=costs, budget=tokens, seed=seed), model.outcomes
+    if not runs.is_binary:
+        return chosen
+    at = model.target_names.index(goal)
+    sizes = np.array([(costs or {}).get(name, 0.0) for name in runs.task_names])
+    allowed = np.flatnonzero(runs.subsets @ sizes <= (np.inf if tokens is None else tokens))
+    if not len(allowed):
+        return chosen
+    best = runs.subsets[allowed[np.nanargmin(runs.values[allowed, at])]]
+    names = np.array(runs.task_names)
+    run = select(model, target=goal, include=names[best > 0], exclude=names[best == 0], seed=seed)
+    if not run.expected[at] < chosen.expected[at]:
+        return chosen
+    return replace(run, how="the best run, of which more is to be expected than of the best prediction")
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -286,11 +287,12 @@ class Problem:
         if self.device.type != "cuda":
             return bytes_per_row(loss)
         leaves = [state[name] for name in self.trained]
-        loss(2)  # what is allocated only once
-        few, more = (
-            peak_bytes(lambda n=n: torch.autograd.grad(loss(n), leaves, materialize_grads=True), self.device)
-            for n in (2, 4)
-        )
+
+        def gradients(n: int) -> None:
+            torch.autograd.grad(loss(n), leaves, materialize_grads=True)
+
+        gradients(2)  # what is allocated only once
+        few, more = (peak_bytes(partial(gradients, n), self.device) for n in (2, 4))
         return max(more - few, 512) // 2
 
 

@@ -129,11 +129,12 @@ class Stack:
 
     def _draws(self) -> bool:
         """Whether losses in training depend on random numbers that the model draws."""
-        found = []
-        for seed in range(2):
+
+        def losses(seed: int) -> Tensor:
             with self.problem.own_randomness(seed), torch.no_grad():
-                found.append(self.problem.losses(self.problem.start, *self.problem.some_rows(self.problem.tasks)))
-        return not torch.allclose(*found, rtol=1e-3)
+                return self.problem.losses(self.problem.start, *self.problem.some_rows(self.problem.tasks))
+
+        return not torch.allclose(losses(0), losses(1), rtol=1e-3)
 
 
 def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: State | Inputs) -> Tensor:
