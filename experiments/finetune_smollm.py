@@ -293,7 +293,7 @@ class Study:
             task_gradients(self.problem.with_examples(some, targets), point, side_by_side=False)
             for some in (tasks, targets)
         )
-        cosines: np.ndarray = torch.nn.functional.cosine_similarity(own, goal).double().numpy()
+        cosines: np.ndarray = torch.nn.functional.cosine_similarity(own, goal).double().cpu().numpy()
         return cosines
 
     def write(self, name: str, document: object) -> None:
@@ -363,7 +363,7 @@ def keep(given: argparse.Namespace) -> None:
     )
     large = " --large" if given.large else ""
     command = f"python experiments/finetune_smollm.py MODEL.gguf --family {given.family} --data DIR{large} --record"
-    record(f"smollm_{name}", runs, title, command)
+    record(f"smollm_{name}", runs, title, command, machine=given.machine)
     RECORDED.mkdir(exist_ok=True)
     tables = {file.stem: whence.read_outcomes(file) for file in sorted(given.out.glob("rung_*.npz"))}
     arrays = {name: table.values.astype(np.float16) for name, table in tables.items()}
@@ -383,6 +383,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
     parser.add_argument("--large", action="store_true", help="adapters in all blocks, and more examples")
     parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
+    parser.add_argument("--machine", help="that made the runs, if they are recorded on another one")
     parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
     for name, usual in {**USUAL, **OWN["reviews"]}.items():
         parser.add_argument(f"--{name}", type=type(usual))

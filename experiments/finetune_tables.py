@@ -1,7 +1,7 @@
 """What the fine-tuning runs of SmolLM2-135M say: every rung, alone and fused with true runs, at its price.
 
-    python experiments/finetune_tables.py reviews       some minutes, without a model
-    python experiments/finetune_tables.py arithmetic
+    python experiments/finetune_tables.py reviews arithmetic                     some minutes each, without a model
+    python experiments/finetune_tables.py reviews_large arithmetic_large         with adapters in all blocks
     python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
 It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
@@ -31,12 +31,14 @@ MIXES = {
     "trak + influence": ("trak", "influence"),
     "trak + merged": ("trak", "merged_outputs"),
     "trak + influence + merged": ("trak", "influence", "merged_outputs"),
+    "trak + along": ("trak", "along"),
 }
 NAMES = {
     "trak": "TRAK", "influence": "influence functions (EK-FAC)", "merged_outputs": "merged adapters, outputs",
     "merged_weights": "merged adapters, weights", "gradex": "GradEx at the start", "along": "GradEx along a run",
     "trak + influence": "**TRAK, influence functions**", "trak + merged": "**TRAK, merged outputs**",
     "trak + influence + merged": "**TRAK, influence functions, merged outputs**",
+    "trak + along": "**TRAK, GradEx along a run**",
 }  # fmt: skip
 Scores = dict[str, list[float]]  # by kind of outcome, of every split
 
@@ -76,7 +78,8 @@ class Recorded:
         }
         self.splits = [self._split(seed) for seed in range(SPLITS)]
         self.scores: dict[str, dict[int, Scores]] = {"true runs": {n: self._score((), n) for n in TRUE_RUNS}}
-        for name, parts in ({name: (name,) for name in self.estimates} | MIXES).items():
+        self.mixes = {name: parts for name, parts in MIXES.items() if set(parts) <= set(self.estimates)}
+        for name, parts in ({name: (name,) for name in self.estimates} | self.mixes).items():
             alone = (0,) if len(parts) == 1 else ()
             self.scores[name] = {n: self._score(parts, n) for n in (*alone, *TRUE_RUNS)}
 
@@ -170,7 +173,7 @@ class Recorded:
         """Planted bad sources that were found, and others that were accused, on every split and number of runs."""
         bad = set(self.known["setting"]["bad"])
         lines = ["| | " + " | ".join(f"{n} true runs" for n in TRUE_RUNS) + " |", "|---" * (1 + len(TRUE_RUNS)) + "|"]
-        for name in ("true runs", *MIXES):
+        for name in ("true runs", *self.mixes):
             cells = []
             for n in TRUE_RUNS:
                 counts = []
