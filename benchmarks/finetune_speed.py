@@ -183,7 +183,10 @@ def plain_loop(adapted: hf.Adapted, tasks: list[Rows], given: argparse.Namespace
 
 
 def trainer_loop(adapted: hf.Adapted, tasks: list[Rows], given: argparse.Namespace) -> Speed:
-    """The same by transformers.Trainer, in mixed precision on a card."""
+    """The same by transformers.Trainer, in mixed precision on a card.
+
+    It refuses models that come from a GGUF file, although their weights are plain numbers: it is told that they are.
+    """
     transformers, device = import_transformers(), adapted.model.device
     watch = Stopwatch(given, device)
 
@@ -202,6 +205,7 @@ def trainer_loop(adapted: hf.Adapted, tasks: list[Rows], given: argparse.Namespa
             learning_rate=1e-4, bf16=device.type == "cuda", use_cpu=device.type == "cpu", optim="adamw_torch_fused",
             save_strategy="no", report_to="none", disable_tqdm=True, logging_strategy="no",
         )  # fmt: skip
+        adapted.model.base_model.model.is_quantized = False
         transformers.Trainer(model=adapted.model, args=options, train_dataset=data, callbacks=[Watch()]).train()
     return watch.speed()
 
