@@ -19,10 +19,10 @@ from whence.cli import app
 from whence.hf import load, mixing, prepare, read_sources
 
 pytestmark = pytest.mark.slow
-HOW = ["--budget", "14", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
+HOW = ["--budget", "15", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
 
 
-FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1}  # estimates, to save time
+FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1, "FEWEST_MERGED": 30}  # estimates, to save time
 
 
 @pytest.fixture(scope="module", autouse=True)
