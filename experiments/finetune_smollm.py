@@ -225,16 +225,15 @@ class Study:
     def rungs(self, wanted: Sequence[str]) -> None:
         """Estimates of some rungs, each at its price; that of TRAK holds the joint run, which influence takes over."""
         given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
-        trak = self.trak
         short = {"early": 0.15, "seed": seed}
         few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
         kinds: dict[str, Callable[[], object]] = {
-            "trak": lambda: trak,
+            "trak": lambda: self.trak,
             "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
             "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
             "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
             "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),
-            "influence": lambda: trak.by("influence"),
+            "influence": lambda: self.trak.by("influence"),
         }
         random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
         many = np.unique(np.vstack([self.drawn, random]), axis=0)
@@ -248,7 +247,7 @@ class Study:
 
             self.prices[name] = self.in_runs(self.priced(work))
             if name == "trak":
-                scored = self.in_runs(self.priced(lambda: trak.by("trak", rank=given.rank).scores))
+                scored = self.in_runs(self.priced(lambda: self.trak.by("trak", rank=given.rank).scores))
                 self.prices["joint run"] = tuple(a - b for a, b in zip(self.prices[name], scored, strict=True))
             self.write("prices.json", self.prices)
             tables[0].write(self.out / f"rung_{name}.npz")
