@@ -46,7 +46,7 @@ TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
 WORDS = {"0": "negative", "1": "positive"}
 SWAPPED = str.maketrans("+-", "-+")
 MOST = 20  # largest number in the sums of arithmetic
-MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by, as `whence finetune` does
+MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
 FEW = 10  # true runs that they are fused with
 USUAL = {  # of both families
     "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
