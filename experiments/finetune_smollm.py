@@ -13,6 +13,8 @@ one core that multiplies bfloat16:
     python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family reviews --data sst2/ --out films/
     python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family arithmetic --data sst2/ --out sums/
 
+``--large`` has adapters in all blocks, and more and longer examples, for a graphics card.
+
 ``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed.
 ``--record`` keeps what was found with the package and beside the results; experiments/finetune_tables.py reads it
 there, without the model. ``--quick`` takes a tiny model of random weights, for a minute.
@@ -24,7 +26,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -35,24 +37,30 @@ from whence import hf
 from whence.datasets.recorded import record
 from whence.gradients.groups import task_gradients
 from whence.icl.language import import_transformers
+from whence.models import training
+from whence.models.graphs import Recorded
 from whence.models.points import points_of
 
 RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
 WORDS = {"0": "negative", "1": "positive"}
-LONGEST = 40  # letters of a review
 SWAPPED = str.maketrans("+-", "-+")
 MOST = 20  # largest number in the sums of arithmetic
-MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by, as `whence finetune` does
+MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
 FEW = 10  # true runs that they are fused with
 USUAL = {  # of both families
     "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
-    "along": 128, "sampled": 8, "seed": 0,
+    "along": 128, "sampled": 8, "seed": 0, "longest": 40,
 }  # fmt: skip
 OWN = {
     "reviews": {"steps": 60, "batch": 12, "lr": 1e-3, "together": 4},
     "arithmetic": {"steps": 300, "batch": 4, "lr": 1e-3, "together": 8},
 }
+LARGE = {  # adapters in all blocks, for a graphics card
+    "reviews": {"layers": 0, "examples": 180, "longest": 70, "queries": 260, "batch": 32, "lr": 5e-4, "together": 40,
+                "along": 512, "sampled": 16},
+    "arithmetic": {"layers": 0, "examples": 100, "batch": 16, "lr": 5e-4, "together": 80, "along": 512, "sampled": 16},
+}  # fmt: skip
 QUICK = {
     "examples": 8, "queries": 4, "subsets": 10, "again": 10, "estimates": 12, "layers": 1, "together": 4, "rank": 16,
     "along": 16, "sampled": 4, "steps": 6, "batch": 4, "lr": 0.02,
@@ -74,10 +82,10 @@ def main() -> None:
 Family = tuple[dict[str, list[dict]], list[dict], set[str]]  # sources, target, names of the bad sources
 
 
-def reviews(data: Path | None, n: int, queries: int, seed: int) -> Family:
+def reviews(given: argparse.Namespace) -> Family:
     """Sources of film reviews with clean, flipped and random labels, and of arithmetic."""
-    rng = np.random.default_rng(seed)
-    train, dev = (labelled(data, part, rng) for part in ("train", "dev"))
+    n, rng = given.examples, np.random.default_rng(given.seed)
+    train, dev = (labelled(given, part, rng) for part in ("train", "dev"))
     rows = iter(train)
     sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(6)}
     turned = {"positive": "negative", "negative": "positive"}
@@ -89,14 +97,14 @@ def reviews(data: Path | None, n: int, queries: int, seed: int) -> Family:
         drawn = [WORDS[str(label)] for label in rng.integers(2, size=n)]
         sources[f"random{k}"] = [{**row, "label": label} for row, label in zip(own, drawn, strict=True)]
     sources |= {name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))}
-    return sources, dev[:queries], {name for name in sources if name.startswith("flipped")}
+    return sources, dev[: given.queries], {name for name in sources if name.startswith("flipped")}
 
 
-def arithmetic(data: Path | None, n: int, queries: int, seed: int) -> Family:
+def arithmetic(given: argparse.Namespace) -> Family:
     """Sources of sums and products, right and wrong, and of reviews; the target is sums of other pairs of numbers."""
-    rng = np.random.default_rng(seed)
+    n, rng = given.examples, np.random.default_rng(given.seed)
     pairs = rng.permutation([(a, b) for a in range(1, MOST + 1) for b in range(1, MOST + 1)])
-    asked, rest = np.split(pairs, [queries // 2])
+    asked, rest = np.split(pairs, [given.queries // 2])
 
     def drawn(sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
         return sums(rng.choice(rest, n, replace=False), sign, wrong)
@@ -108,8 +116,8 @@ def arithmetic(data: Path | None, n: int, queries: int, seed: int) -> Family:
         rows = drawn("-")[: n // 2] + drawn("+")[n // 2 :]
         sources[f"swapped{k}"] = [{**row, "prompt": row["prompt"].translate(SWAPPED)} for row in rows]
     sources |= {f"noise{k}": drawn("+", lambda: int(rng.integers(-9, 10))) for k in range(2)}
-    if data is not None:
-        sources["reviews"] = labelled(data, "train", rng)[:n]
+    if given.data is not None:
+        sources["reviews"] = labelled(given, "train", rng)[:n]
     target = sums(asked, "+") + sums(asked, "-")
     return sources, target, {name for name in sources if name.startswith("swapped")}
 
@@ -117,12 +125,12 @@ def arithmetic(data: Path | None, n: int, queries: int, seed: int) -> Family:
 FAMILIES: dict[str, Callable[..., Family]] = {"reviews": reviews, "arithmetic": arithmetic}
 
 
-def labelled(data: Path | None, part: str, rng: np.random.Generator) -> list[dict]:
+def labelled(given: argparse.Namespace, part: str, rng: np.random.Generator) -> list[dict]:
     """Short reviews with the words for their labels, in random order."""
-    if data is None:
+    if given.data is None:
         raise SystemExit("Reviews need --data, a folder with sst2_train.jsonl and sst2_dev.jsonl.")
-    lines = (data / f"sst2_{part}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if len(str(row["text"])) <= LONGEST]
+    lines = (given.data / f"sst2_{part}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [row for row in map(json.loads, lines) if len(str(row["text"])) <= given.longest]
     rng.shuffle(rows)
     return [{"text": str(row["text"]), "label": WORDS[str(row["label"])]} for row in rows]
 
@@ -144,10 +152,10 @@ class Study:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self.given, self.out = given, given.out
-        sources, target, bad = FAMILIES[given.family](given.data, given.examples, given.queries, given.seed)
+        sources, target, bad = FAMILIES[given.family](given)
         if given.quick:
             sources = {name: sources[name] for name in list(sources)[::3]}
-        how = {"rank": 8, "layers": given.layers}
+        how = {"rank": 8, "layers": given.layers or None}
         adapted = hf.adapt(*tiny(), **how) if given.quick else hf.load(given.model, dtype="bfloat16", **how)
         named = [{**row, "source": name} for name, rows in sources.items() for row in rows]
         prepared = hf.prepare(
@@ -155,14 +163,16 @@ class Study:
             template=TEMPLATE, per_query=True,
         )  # fmt: skip
         self.problem, self.tasks = prepared.problem(), len(sources)
+        self.on_card = self.problem.device.type == "cuda"
         self.passes = counted(self.problem)
         steps = given.steps
         self.recipe = whence.Recipe(
             steps=steps, lr=given.lr, batch_size=given.batch, schedule="linear", warmup=steps // 10, clip=1.0
         )
+        self.trak = whence.JointScores(self.problem, self.recipe, "trak", examples=64, rank=given.rank, seed=given.seed)
         self.retrain = whence.Retrain(self.problem, self.recipe, batched=True, batch_size=given.together)
         self.drawn = whence.Bernoulli(0.5).draw(self.tasks, given.subsets, seed=given.seed)
-        # Passes and processor seconds of a true run; of the rungs, the same in true runs.
+        # Passes and seconds of a true run; of the rungs, the same in true runs.
         kept = self.out / "prices.json"
         self.prices: dict[str, tuple[float, ...]] = json.loads(kept.read_text()) if kept.exists() else {}
         setting = {"family": given.family, "bad": sorted(bad & set(sources)), "recipe": str(self.recipe)}
@@ -172,61 +182,72 @@ class Study:
     def measure(self) -> None:
         """Truth, rungs, truth once more with another seed, what ways to choose need, and what they choose."""
         given, seed = self.given, self.given.seed
-        cost = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
+        passes, seconds = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
         if "true run" not in self.prices:
-            self.prices["true run"] = tuple(part / len(self.drawn) for part in cost)
+            each = passes / len(self.drawn), seconds / len(self.drawn)
+            self.prices["true run"] = each
+            if self.on_card:  # where a run alone takes far longer than one of many
+                alone = whence.Retrain(self.problem, self.recipe, batched=False)
+                self.prices["true run"] = self.priced(lambda: alone(self.drawn[0], seed=seed))
+                self.prices["one of many runs"] = self.in_runs(each)
             self.write("prices.json", self.prices)
-        self.rungs()
+        self.rungs((*MIX, "along"))
         self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
         everything = np.ones((1, self.tasks))
         self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
         self.trained_for_real()
+        self.rungs(("gradex", "merged_weights", "influence"))
 
     def true_runs(self, name: str, subsets: np.ndarray, **how: int) -> whence.Outcomes:
-        began = time.process_time()
+        began = self.clock()
         runs = whence.measure(self.retrain, subsets, path=self.out / name, engine="inline", progress=False, **how)
-        print(f"{name}: {runs.n_runs} true runs in {time.process_time() - began:.0f} s", flush=True)
+        print(f"{name}: {runs.n_runs} true runs in {self.clock() - began:.0f} s", flush=True)
         runs.write(self.out / f"{name}.npz")
         return runs
 
     def priced(self, work: Callable[[], object]) -> tuple[float, float]:
-        """Passes and processor seconds that something takes."""
+        """Passes and seconds that something takes."""
         self.passes.clear()
-        began = time.process_time()
+        began = self.clock()
         work()
-        return float(sum(self.passes)), time.process_time() - began
+        return float(sum(self.passes)), self.clock() - began
+
+    def clock(self) -> float:
+        """The time on a card; on a processor, the seconds that it has spent on this process."""
+        if not self.on_card:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
 
     def in_runs(self, cost: tuple[float, float]) -> tuple[float, ...]:
         return tuple(part / one for part, one in zip(cost, self.prices["true run"], strict=True))
 
-    def rungs(self) -> None:
-        """Estimates of every rung, each at its price; that of TRAK holds the joint run, which influence takes over."""
+    def rungs(self, wanted: Sequence[str]) -> None:
+        """Estimates of some rungs, each at its price; that of TRAK holds the joint run, which influence takes over."""
         given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
-        trak = whence.JointScores(problem, recipe, "trak", examples=64, rank=given.rank, seed=seed)
-        influence = trak.by("influence")
         short = {"early": 0.15, "seed": seed}
         few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
         kinds: dict[str, Callable[[], object]] = {
-            "trak": lambda: trak,
-            "influence": lambda: influence,
+            "trak": lambda: self.trak,
+            "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
             "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
             "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
             "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),
-            "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
+            "influence": lambda: self.trak.by("influence"),
         }
         random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
         many = np.unique(np.vstack([self.drawn, random]), axis=0)
-        for name, make in kinds.items():
+        for name in wanted:
             if name in given.without or (self.out / f"rung_{name}.npz").exists():
                 continue
             tables: list[whence.Outcomes] = []
 
-            def work(make: Callable[[], object] = make, tables: list = tables) -> None:
+            def work(make: Callable[[], object] = kinds[name], tables: list = tables) -> None:
                 tables.append(whence.measure(make(), many, engine="inline", progress=False))
 
             self.prices[name] = self.in_runs(self.priced(work))
             if name == "trak":
-                scored = self.in_runs(self.priced(lambda: trak.by("trak", rank=given.rank).scores))
+                scored = self.in_runs(self.priced(lambda: self.trak.by("trak", rank=given.rank).scores))
                 self.prices["joint run"] = tuple(a - b for a, b in zip(self.prices[name], scored, strict=True))
             self.write("prices.json", self.prices)
             tables[0].write(self.out / f"rung_{name}.npz")
@@ -271,7 +292,7 @@ class Study:
             task_gradients(self.problem.with_examples(some, targets), point, side_by_side=False)
             for some in (tasks, targets)
         )
-        cosines: np.ndarray = torch.nn.functional.cosine_similarity(own, goal).double().numpy()
+        cosines: np.ndarray = torch.nn.functional.cosine_similarity(own, goal).double().cpu().numpy()
         return cosines
 
     def write(self, name: str, document: object) -> None:
@@ -279,7 +300,7 @@ class Study:
 
 
 def counted(problem: whence.Problem) -> list[int]:
-    """A list that gets the passes of every call of the model from now on: one per example, three in training."""
+    """A list that gets the passes of every batch from now on: one per example, three in training."""
     seen: list[int] = []
     for module in (problem.output_fn.module, problem.train_fn.module):
 
@@ -288,6 +309,15 @@ def counted(problem: whence.Problem) -> list[int]:
             return forward(**inputs)
 
         module.forward = counting
+
+    class Counted(Recorded):
+        def __call__(self, batch: tuple) -> None:
+            before = len(seen)
+            super().__call__(batch)
+            if len(seen) == before:  # a recorded step does not call the model
+                seen.append(3 * batch[1].numel())
+
+    training.Recorded = Counted  # type: ignore[misc]
     return seen
 
 
@@ -324,21 +354,23 @@ def keep(given: argparse.Namespace) -> None:
         first.target_names,
     )  # fmt: skip
     document = {name: json.loads((given.out / f"{name}.json").read_text()) for name in ("setting", "prices", "chosen")}
-    recipe = document["setting"]["recipe"]
+    recipe, name = document["setting"]["recipe"], f"{given.family}{'_large' * given.large}"
+    blocks = f"its last {given.layers} blocks" if given.layers else "all blocks"
     title = (
         f"{first.n_runs} subsets of {first.n_tasks} sources ({given.family}), {second.n_runs} of them with two seeds: "
-        f"losses of SmolLM2-135M, LoRA of its last {given.layers} blocks, on {first.n_targets} queries ({recipe})."
+        f"losses of SmolLM2-135M, LoRA of {blocks}, on {first.n_targets} queries ({recipe})."
     )
-    command = f"python experiments/finetune_smollm.py MODEL.gguf --family {given.family} --data DIR --record"
-    record(f"smollm_{given.family}", runs, title, command)
+    large = " --large" if given.large else ""
+    command = f"python experiments/finetune_smollm.py MODEL.gguf --family {given.family} --data DIR{large} --record"
+    record(f"smollm_{name}", runs, title, command, machine=given.machine)
     RECORDED.mkdir(exist_ok=True)
     tables = {file.stem: whence.read_outcomes(file) for file in sorted(given.out.glob("rung_*.npz"))}
     arrays = {name: table.values.astype(np.float16) for name, table in tables.items()}
     np.savez_compressed(
-        RECORDED / f"{given.family}.npz", subsets=next(iter(tables.values())).subsets.astype(np.uint8),
+        RECORDED / f"{name}.npz", subsets=next(iter(tables.values())).subsets.astype(np.uint8),
         others=others.values.mean(1), **arrays,
     )  # fmt: skip
-    (RECORDED / f"{given.family}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    (RECORDED / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
@@ -348,14 +380,17 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--family", choices=FAMILIES, default="arithmetic")
     parser.add_argument("--out", type=Path, default=Path("run"))
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
+    parser.add_argument("--large", action="store_true", help="adapters in all blocks, and more examples")
     parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
+    parser.add_argument("--machine", help="that made the runs, if they are recorded on another one")
     parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
     for name, usual in {**USUAL, **OWN["reviews"]}.items():
         parser.add_argument(f"--{name}", type=type(usual))
     given = parser.parse_args(argv)
     if given.model is None and not (given.quick or given.record):
         parser.error("give a model, --quick, or --record for what a folder holds already")
-    for name, usual in {**USUAL, **OWN[given.family], **(QUICK if given.quick else {})}.items():
+    large, quick = LARGE[given.family] if given.large else {}, QUICK if given.quick else {}
+    for name, usual in {**USUAL, **OWN[given.family], **large, **quick}.items():
         if getattr(given, name) is None:
             setattr(given, name, usual)
     return given

@@ -1,7 +1,8 @@
 """What the fine-tuning runs of SmolLM2-135M say: every rung, alone and fused with true runs, at its price.
 
-    python experiments/finetune_tables.py reviews       some minutes, without a model
-    python experiments/finetune_tables.py arithmetic
+    python experiments/finetune_tables.py reviews arithmetic                     some minutes each, without a model
+    python experiments/finetune_tables.py reviews_large arithmetic_large         with adapters in all blocks
+    python experiments/finetune_tables.py --merged reviews_large                 merged weights of fewer subsets
     python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
 It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
@@ -27,16 +28,19 @@ from whence.evaluation import spearman_per_target
 RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TRUE_RUNS = (5, 10, 20, 40)
 JUDGED, SPLITS = 30, 4
+EVERY = 6  # queries, of which one is used to compare merged weights of fewer subsets
 MIXES = {
     "trak + influence": ("trak", "influence"),
     "trak + merged": ("trak", "merged_outputs"),
     "trak + influence + merged": ("trak", "influence", "merged_outputs"),
+    "trak + along": ("trak", "along"),
 }
 NAMES = {
     "trak": "TRAK", "influence": "influence functions (EK-FAC)", "merged_outputs": "merged adapters, outputs",
     "merged_weights": "merged adapters, weights", "gradex": "GradEx at the start", "along": "GradEx along a run",
     "trak + influence": "**TRAK, influence functions**", "trak + merged": "**TRAK, merged outputs**",
     "trak + influence + merged": "**TRAK, influence functions, merged outputs**",
+    "trak + along": "**TRAK, GradEx along a run**",
 }  # fmt: skip
 Scores = dict[str, list[float]]  # by kind of outcome, of every split
 
@@ -44,6 +48,7 @@ Scores = dict[str, list[float]]  # by kind of outcome, of every split
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*")
+    parser.add_argument("--merged", nargs="*", default=[], help="families")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
@@ -51,6 +56,8 @@ def main() -> None:
         runs = Recorded(family)
         (RECORDED / f"{family}_scores.json").write_text(json.dumps(runs.means(), indent=1) + "\n", encoding="utf-8")
         print("\n\n".join([f"## {runs.family}", runs.ceiling(), *runs.tables()]), flush=True)
+    for family in given.merged:
+        print(f"## {family}, merged by weights\n\n{Recorded(family, score=False).merged()}", flush=True)
     if given.picture:
         files = {family: RECORDED / f"{family}_scores.json" for family in ("reviews", "arithmetic")}
         picture({name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}, given.picture)
@@ -59,7 +66,9 @@ def main() -> None:
 class Recorded:
     """The recorded runs of a family, and the scores of every way to predict them."""
 
-    def __init__(self, family: str, folder: Path = RECORDED) -> None:
+    every = 1  # queries, of which one is used
+
+    def __init__(self, family: str, folder: Path = RECORDED, *, score: bool = True) -> None:
         self.family = family
         runs = whence.datasets.load(f"smollm_{family}")
         kept = np.load(folder / f"{family}.npz")
@@ -67,16 +76,17 @@ class Recorded:
         self.prices = self.known["prices"]
         n = len(runs.distinct()[0])
         self.truth, self.second = runs.rows(np.arange(n)), runs.values[n:]
-        self.estimates = {
-            name.removeprefix("rung_"): whence.Outcomes(
-                kept["subsets"].astype(float), kept[name].astype(float), runs.task_names, runs.target_names
-            )
-            for name in kept
-            if name.startswith("rung_")
-        }
+        self.estimates = {}
+        for name in (name for name in kept if name.startswith("rung_")):
+            made = whence.Outcomes(kept["subsets"], kept[name].astype(float), runs.task_names, runs.target_names)
+            # Those of some subsets only, where a rung was made for no more.
+            self.estimates[name.removeprefix("rung_")] = made.rows(np.flatnonzero(~np.isnan(made.values).any(1)))
         self.splits = [self._split(seed) for seed in range(SPLITS)]
+        self.mixes = {name: parts for name, parts in MIXES.items() if set(parts) <= set(self.estimates)}
+        if not score:
+            return
         self.scores: dict[str, dict[int, Scores]] = {"true runs": {n: self._score((), n) for n in TRUE_RUNS}}
-        for name, parts in ({name: (name,) for name in self.estimates} | MIXES).items():
+        for name, parts in ({name: (name,) for name in self.estimates} | self.mixes).items():
             alone = (0,) if len(parts) == 1 else ()
             self.scores[name] = {n: self._score(parts, n) for n in (*alone, *TRUE_RUNS)}
 
@@ -91,7 +101,7 @@ class Recorded:
         found: Scores = {"each query": [], "mean loss": []}
         for learn, judge in self.splits:
             true = (self.truth.values[judge] + self.second[judge]) / 2
-            for kind, reduce in (("each query", lambda runs: runs), ("mean loss", mean_loss)):
+            for kind, reduce in (("each query", self._thinned), ("mean loss", mean_loss)):
                 estimates = {name: reduce(self.estimates[name]) for name in parts}
                 wanted = self.truth.subsets[judge]
                 if n:
@@ -101,14 +111,41 @@ class Recorded:
                     (table,) = estimates.values()
                     place = {row.tobytes(): at for at, row in enumerate(table.subsets + 0.0)}
                     predicted = table.values[[place[row.tobytes()] for row in wanted + 0.0]]
-                found[kind].append(lds(predicted, true if kind == "each query" else true.mean(1, keepdims=True)))
+                wished = true[:, :: self.every] if kind == "each query" else true.mean(1, keepdims=True)
+                found[kind].append(lds(predicted, wished))
         return found
+
+    def merged(self) -> str:
+        """Scores of ways to fuse with merged weights of fewer subsets, and whole prices; each query by some of them."""
+        self.every, made, whole = EVERY, self.estimates, self.estimates["merged_weights"]
+        passes, queries = self.prices["true run"][0], self.truth.n_targets
+        lines = ["| | total price (passes) | each query | mean loss |", "|---|---|---|---|"]
+        ways = [((), n, 0) for n in TRUE_RUNS] + [(("trak",), 10, 0), (("trak", "merged_outputs"), 7, 0)]
+        ways += [(("merged_weights",), 5, n) for n in (0, 100, 60)] + [(("merged_weights",), 10, 100)]
+        ways += [(("trak", "merged_weights"), n, 100) for n in (4, 5, 10)]
+        for parts, n, few in ways:
+            some = np.random.default_rng(0).permutation(whole.n_runs)[: few or None]
+            self.estimates = {**made, "merged_weights": whole.rows(np.sort(some))}
+            less = (whole.n_runs - len(some)) * queries / passes if "merged_weights" in parts else 0.0
+            price = n + sum(self.prices[part][0] for part in parts) - less
+            scores = self._score(parts, n)
+            named = [NAMES[part] for part in parts] + [f"{n} true runs"]
+            of = f" (weights of {len(some)} subsets)" if "merged_weights" in parts else ""
+            lines.append(
+                f"| {', '.join(named)}{of} | {price:.1f} | {spread(scores['each query'])} | "
+                f"{spread(scores['mean loss'])} |"
+            )
+        return "\n".join(lines)
+
+    def _thinned(self, runs: whence.Outcomes) -> whence.Outcomes:
+        return runs.targets(list(runs.target_names)[:: self.every])
 
     def price(self, name: str) -> tuple[float, float]:
         """Of the rungs of a way to predict, in true runs: by passes, and by the clock."""
         parts = MIXES.get(name, (name,) if name in self.estimates else ())
         shared = ["joint run"] if "influence" in parts and "trak" not in parts else []
-        passes, clock = np.sum([self.prices[part] for part in (*parts, *shared)] or [[0.0, 0.0]], axis=0)
+        prices = np.array([self.prices[part] for part in (*parts, *shared)] or [[0.0, 0.0]], dtype=float)
+        passes, clock = prices.sum(axis=0)
         return float(passes), float(clock)
 
     def worth(self, score: float) -> str:
@@ -145,7 +182,7 @@ class Recorded:
         rows = [[], []]
         for name, scores in self.scores.items():
             passes, clock = self.price(name)
-            price = "–" if name == "true runs" else f"{passes:.1f} ({clock:.1f})"
+            price = "–" if name == "true runs" else f"{passes:.1f} ({clock:.1f})".replace("nan", "–")
             for kind, own in zip(("each query", "mean loss"), rows, strict=True):
                 cells = [spread(scores[n][kind]) if n in scores else "–" for n in (0, *TRUE_RUNS)]
                 own.append(f"| {NAMES.get(name, name)} | {price} | " + " | ".join(cells) + " |")
@@ -154,7 +191,7 @@ class Recorded:
             for n in TRUE_RUNS[:-1]:
                 score = float(np.mean(scores[n]["each query"]))
                 passes, clock = self.price(name)
-                price = f"{n + passes:.0f} ({n + clock:.0f})"
+                price = f"{n + passes:.0f} ({n + clock:.0f})".replace("nan", "–")
                 worth.append(f"| {NAMES[name]}, {n} true runs | {price} | {score:.2f} | {self.worth(score)} |")
         line = "|---" * (3 + len(TRUE_RUNS)) + "|"
         parts = ["\n".join([head, line, *own]) for own in rows]
@@ -170,7 +207,7 @@ class Recorded:
         """Planted bad sources that were found, and others that were accused, on every split and number of runs."""
         bad = set(self.known["setting"]["bad"])
         lines = ["| | " + " | ".join(f"{n} true runs" for n in TRUE_RUNS) + " |", "|---" * (1 + len(TRUE_RUNS)) + "|"]
-        for name in ("true runs", *MIXES):
+        for name in ("true runs", *self.mixes):
             cells = []
             for n in TRUE_RUNS:
                 counts = []

@@ -1,5 +1,6 @@
 """Language models with adapters as problems: losses, accuracy, stacked adapters, what goes on, classifiers."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch.nn.functional import cross_entropy
 import whence
 from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
 from whence.errors import InputError
-from whence.hf import adapt, adapters, load, plan_of, prepare, sources_of
+from whence.hf import adapt, adapters, load, mixing, plan_of, prepare, sources_of
 from whence.hf.completions import Completions, TokenLoss
 from whence.hf.mixing import MERGED, SCORES
 from whence.models.stack import Stack
@@ -74,6 +75,19 @@ def test_adapters_side_by_side_are_those_trained_one_at_a_time(batch_size):
     alone = [whence.Retrain(problem, recipe, batched=False)(subset, 3 + at) for at, subset in enumerate(SUBSETS)]
     for name, values in together.items():
         np.testing.assert_allclose(values, [each[name] for each in alone], rtol=1e-6)
+
+
+def test_a_model_that_draws_random_numbers_is_run_alone():
+    model = tiny_model()
+    model.config.attention_dropout = 0.5
+    for block in model.model.layers:
+        block.self_attn.attention_dropout = 0.5
+    rows = [{**row, "source": "a"} for row in texts(6, 0)]
+    problem = prepare(adapt(model, tokenizer()), sources_of(rows), sources_of(rows)).problem()
+    with pytest.raises(InputError, match=r"the model draws random numbers in training \(dropout\)"):
+        whence.Retrain(problem, whence.Recipe(steps=2), batched=True)
+    assert not Stack(problem, batched=False).steady
+    assert Stack(tiny_problem(), batched=False).steady
 
 
 def test_stacked_outputs_are_those_of_each_adapter():
@@ -212,6 +226,21 @@ def test_a_plan_has_no_more_true_runs_than_there_are_subsets():
     problem, recipe = tiny_problem(n_tasks=2), whence.Recipe(steps=50, lr=0.01, batch_size=8)
     assert plan_of(problem, recipe, 20).n_true == 3
     assert plan_of(problem, recipe, 20, weights=True).n_true > 10
+
+
+@pytest.mark.parametrize(("tokens", "expected"), [(None, ["a", "b"]), (2, ["a"]), (0.5, ["c"])])
+def test_the_best_run_is_chosen_if_more_is_expected_of_it(monkeypatch, tokens, expected):
+    rows = whence.Exhaustive().draw(3)
+    runs = whence.Outcomes(rows, 3 - 2.0 * rows[:, 0] - rows[:, 1] + rows[:, 2], ["a", "b", "c"], ["loss"])
+
+    def disappointing(model, *, include=(), **how):
+        found = whence.select(model, include=include, **how)
+        return found if len(include) else replace(found, subset=np.array([0.0, 0, 1]), tasks=("c",), expected=[2.5])
+
+    monkeypatch.setattr(mixing, "select", disappointing)
+    costs = {"a": 2.0, "b": 2.0, "c": 0.0}
+    chosen = mixing._chosen(whence.fit(runs), "loss", None if tokens is None else costs, tokens, 0)
+    assert [*chosen.tasks] == expected
 
 
 def test_the_same_model_is_used_by_every_problem_of_it():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from whence.cli import app
 from whence.hf import load, mixing, prepare, read_sources
 
 pytestmark = pytest.mark.slow
-HOW = ["--budget", "14", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
+HOW = ["--budget", "15", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
 
 
-FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1}  # estimates, to save time
+FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1, "FEWEST_MERGED": 30}  # estimates, to save time
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -161,6 +162,13 @@ def test_tables_are_printed_and_tokens_are_limited(done, place):
     for heading in [*headings, "How far to trust it"]:
         assert heading in result.stdout
     assert "runs' worth in all" in result.stderr
+    report = (output / "report.html").read_text(encoding="utf-8")
+    chosen = re.search(r"Use 1 of 5 tasks\n(\w+)", result.stdout)[1]
+    assert f"For loss, of at most {limit:,.0f} tokens: {chosen} (" in report
+    compared = result.stdout.partition("Compared with")[2].partition("expected: of")[0].splitlines()[3:]
+    for row in filter(str.strip, compared):
+        cells = [cell for cell in re.split(r"\s{2,}", row.strip()) if cell]
+        assert "</td><td>".join(cells[1:4]) in report  # expected, interval, measured
 
 
 def test_weights_several_targets_and_queries(place, tmp_path):

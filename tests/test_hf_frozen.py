@@ -87,10 +87,11 @@ def test_other_models_start_at_their_first_trained_block_too(model):
 def test_frozen_blocks_run_once():
     problem = tiny_problem(layers=1)
     lower, upper = blocks_of(problem.train_fn.module)
+    retrain = whence.Retrain(problem, RECIPE, batched=False)
     calls = {"lower": 0, "upper": 0}
     for name, block in (("lower", lower), ("upper", upper)):
         block.self_attn.register_forward_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
-    whence.Retrain(problem, RECIPE, batched=False)([1, 1], seed=0)
+    retrain([1, 1], seed=0)
     assert calls == {"lower": 0, "upper": RECIPE.steps}
 
 

@@ -1,11 +1,14 @@
 """The verb for fine-tuning: ``whence finetune MODEL_DIR --tasks data/*.jsonl --target val.jsonl -o run/``."""
 
 # Typer reads annotations as objects, so this module has no "from __future__ import annotations".
+import os
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from whence.cli import arguments as args
@@ -13,6 +16,9 @@ from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, Row, remark, table, title
 from whence.display.numbers import decimals, number, share, span
 from whence.display.pages import attribution_page, model_page, selection_page
+from whence.display.prompts import html_table, intro
+from whence.display.report.findings import collect
+from whence.display.report.page import Insert, write_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -101,6 +107,7 @@ def finetune(
     "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
     The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # bars that transformers draws by itself
     import whence
     from whence import hf
     from whence.icl.language import import_transformers
@@ -133,12 +140,14 @@ def finetune(
     print_line("note", f"A run has {recipe}. {prepared.adapted}.")
     found = hf.finetune(prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how)
     page, document = _page(found, top), _document(found, prepared, leaks)
+    tables = [_compared_page(found.compared(), found.goal)]
     if verify:
         frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
-        page += _verified_page(frame, verify)
+        tables.append(_verified_page(frame, verify))
+        page += tables[-1]
         document["verified"] = frame.to_dict("records")
     place = output / "report.html"
-    whence.report(found.model, place, seed=seed)
+    write_page(collect(found.model, seed=seed), place, _insert(found, tables, tokens))
     document["report"] = str(place)
     page.append(Text(f"Written to {place}: open it in a browser."))
     return Answer(document, page)
@@ -188,6 +197,19 @@ def _page(found: "Finetuned", top: int | None) -> Page:
         title("How far to trust it"),
         *model_page(model),
     ]
+
+
+def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> Insert:
+    """Sections of the report: what is chosen, and the tables of the terminal that it is compared in."""
+    limit = "" if tokens is None else f", of at most {tokens:,.0f} tokens"
+    said = (
+        f"For {found.goal}{limit}: {found.chosen.in_words} ({found.chosen.how}). "
+        "The answer above is the best by its prediction, for a single target and without a limit of tokens."
+    )
+    parts = [(str(name).strip(), shown) for name, shown, *_ in tables if isinstance(shown, Table)]
+    body = "".join(f"<h3>{escape(name)}</h3>{html_table(shown)}" for name, shown in parts)
+    head = f'<section id="train" aria-labelledby="train-title"><h2 id="train-title">What to train on</h2>{intro(said)}'
+    return Insert(links='<a href="#train">Train on</a>', sections=f"{head}{body}</section>")
 
 
 def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:

@@ -187,7 +187,7 @@ def prompt_insert(document: Document) -> Insert:
 def _chosen_section(document: Document) -> str:
     chosen = document["chosen"]
     said = f"{', '.join(chosen['demonstrations'])} ({chosen['order']})."
-    return f'{_intro(said)}<pre class="prompt">{_text(chosen["prompt"])}</pre>'
+    return f'{intro(said)}<pre class="prompt">{_text(chosen["prompt"])}</pre>'
 
 
 def _held_out_section(document: Document) -> str:
@@ -196,7 +196,7 @@ def _held_out_section(document: Document) -> str:
     ]
     inside = table(["query", "label", "loss", document["score_name"]], each, left=["label"])
     summary = f"The chosen prompt on every one of these {len(each)} queries"
-    return f"{_html(_judged(document))}{_details(_text(summary), inside)}"
+    return f"{html_table(_judged(document))}{_details(_text(summary), inside)}"
 
 
 def _demonstrations_section(document: Document) -> str:
@@ -209,17 +209,17 @@ def _demonstrations_section(document: Document) -> str:
         rows.append(row | {"name": ("● " if row["name"] in chosen else "") + row["name"], "label": label})
         said = f"{row['name']} may be mislabelled: it says {row['label']}, the model {other}: “{row['text']}”"
         told += f'<p class="warning">{_text(said)}</p>' if other else ""
-    intro = "The loss of prompts with it, less that of all: below 0 it helps. ● is in the chosen prompt."
-    return _intro(f"{intro} {document['doubts_said']}") + told + _html(_demonstrations(rows, None, str))
+    first = "The loss of prompts with it, less that of all: below 0 it helps. ● is in the chosen prompt."
+    return intro(f"{first} {document['doubts_said']}") + told + html_table(_demonstrations(rows, None, str))
 
 
 def _pairs_section(document: Document) -> str:
     pairs = [row for row in document["pairs"] if row["score"]]
     if not pairs:
-        return _intro(NO_PAIRS)
+        return intro(NO_PAIRS)
     texts = {row["name"]: row["text"] for row in document["demonstrations"]}
-    intro = "What two do to the loss beyond the sum of each: above 0 they clash, below 0 they work together."
-    return _intro(intro) + _html(_pairs(pairs, lambda name: f"{name}: {texts[name]}"))
+    first = "What two do to the loss beyond the sum of each: above 0 they clash, below 0 they work together."
+    return intro(first) + html_table(_pairs(pairs, lambda name: f"{name}: {texts[name]}"))
 
 
 def _queries_section(document: Document) -> str:
@@ -229,18 +229,19 @@ def _queries_section(document: Document) -> str:
     ]
     more = len(document["explained"]) - MOST_QUERIES
     rest = f"<p>… and {more} more; --json has all of them.</p>" if more > 0 else ""
-    return f"{_intro(document['explained_said'])}{''.join(shown)}{rest}"
+    return f"{intro(document['explained_said'])}{''.join(shown)}{rest}"
 
 
-def _intro(text: str) -> str:
+def intro(text: str) -> str:
+    """A paragraph at the head of a section of the report."""
     return f'<p class="intro">{_text(text)}</p>'
 
 
 def _details(summary: str, inside: Table) -> str:
-    return f"<details><summary>{summary}</summary>{_html(inside)}</details>"
+    return f"<details><summary>{summary}</summary>{html_table(inside)}</details>"
 
 
-def _html(part: Table) -> str:
+def html_table(part: Table) -> str:
     """A table of the terminal; columns to the left hold text."""
     said = [" class=said" if column.justify == "left" else "" for column in part.columns]
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, group_norm, layer_norm, linear, unfold
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
 from whence.errors import InputError, some_of
 from whence.models.examples import Inputs
@@ -28,6 +30,10 @@ LINEAR = (nn.Linear, nn.Embedding, nn.Conv1d, nn.Conv2d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 NORMS = (nn.LayerNorm, nn.GroupNorm, *BATCH_NORMS)
 Readout = Callable[[Tensor], Tensor]  # outputs of the model (n, C) → the outputs to differentiate (n, C')
+
+
+# Uses that all examples share, of models that were tried, by parameters and kind of inputs.
+_TRIED: WeakKeyDictionary[nn.Module, dict[tuple[Any, ...], set[int]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -263,12 +269,18 @@ class Layers:
     def checked(cls, output_fn: ModelFn, params: Params, projection: Kronecker, probe: Inputs) -> Layers:
         """Layers whose features are known to be the projected gradients, from trying them on a few examples.
 
-        Layers whose weights are used in a way that hooks do not see are refused and not miscounted.
+        Layers whose weights are used in a way that hooks do not see are refused and not miscounted. A model is tried
+        once for the same parameters and kind of inputs, whatever their values.
         """
-        small = cls(output_fn, params, Kronecker(32, projection.seed))
-        small._check(probe)
+        leaves, form = tree_flatten(probe)
+        kind = tuple(params), form, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves)
+        known = _TRIED.setdefault(output_fn.module, {})
+        if kind not in known:
+            small = cls(output_fn, params, Kronecker(32, projection.seed))
+            small._check(probe)
+            known[kind] = small.shared
         layers = cls(output_fn, params, projection)
-        layers.shared = small.shared
+        layers.shared = known[kind]
         return layers
 
     def _check(self, inputs: Inputs) -> None:

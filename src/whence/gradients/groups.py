@@ -25,7 +25,8 @@ from whence.progress import track
 
 ROWS = 512  # examples of a group per pass, at most
 AT_ONCE = 4096  # examples of all groups per pass
-NUMBERS = 2**25  # in the gradients that are made side by side
+NUMBERS = 2**25  # in the gradients that are made side by side; on a card, which is idle in small passes, more
+ON_A_CARD = 8
 Reading = Callable[[Params], Tensor]  # gradients of b groups, tensors (b, ...) → what to keep of them, (b, ...)
 
 
@@ -71,7 +72,8 @@ def _gradients(
     stacks = getattr(getattr(point[0], "module", None), "takes_stacks", False)
     fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
     many = side_by_side or stacks
-    portion = max(1, min(NUMBERS // n_params(point[1]), AT_ONCE // int(sizes.max()), fits)) if many else 1
+    numbers = NUMBERS * (ON_A_CARD if problem.device.type == "cuda" else 1)
+    portion = max(1, min(numbers // n_params(point[1]), AT_ONCE // int(sizes.max()), fits)) if many else 1
     parts = []
     for start in track(range(0, len(sizes), portion), f"gradients of {what}"):
         some = list(members[start : start + portion])

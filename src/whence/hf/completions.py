@@ -25,7 +25,7 @@ from whence.models.losses import Logistic
 from whence.models.metrics import Metric
 
 LEAST = 1e-6  # loss of an example, below which there is nothing left to learn
-STEP = 32  # tokens that lengths are rounded up to on a card
+STEP = 8  # tokens that lengths are rounded up to on a card, or an eighth of the next power of two
 ROWS = 512  # examples at once, so that short ones are not padded to the length of long ones
 
 
@@ -210,7 +210,8 @@ def _only_shapes(ids: Tensor) -> bool:
 
 
 def _rounded_up(length: int, device: torch.device) -> int:
-    return -(-length // STEP) * STEP if device.type == "cuda" else length
+    step = max(STEP, 2 ** length.bit_length() // 8)
+    return -(-length // step) * step if device.type == "cuda" else length
 
 
 def _ahead(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 EXAMPLES, HALFWAY, RANK = 64, 0.5, 512  # of each source, and of the steps of a joint run, that scores are of
 EARLY = 0.15  # of the steps, after which runs of single sources are merged
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
+MERGED_PER_TASK, FEWEST_MERGED, MOST_MERGED = 7, 60, 300  # to merge, each of which takes a pass over the queries
 FEWEST_RUNS = 3
 BACKWARD = 3  # passes that an example takes in training, one forward and two backward
 MEAN = "mean/loss"
@@ -87,9 +88,10 @@ def plan_of(problem: Problem, recipe: Recipe, budget: float, *, weights: bool = 
     steps = recipe.steps * (recipe.batch_size or len(problem.tasks)) * BACKWARD
     run = steps + queries
     sampled = int(np.minimum(problem.tasks.sizes, EXAMPLES).sum())
+    merged = _n_estimated(n_tasks, weights=weights)[MERGED]
     prices = {
         SCORES: (HALFWAY * steps + BACKWARD * (sampled + queries)) / run,
-        MERGED: n_tasks * (EARLY * steps + queries) / run,
+        MERGED: (n_tasks * EARLY * steps + merged * queries) / run,
     }
     chosen: dict[str, float] = {}
     for name, price in sorted(prices.items(), key=lambda item: item[1]):
@@ -205,8 +207,10 @@ def finetune(
         return None if folder is None else folder / name
 
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
-    n_estimated = int(np.clip(SUBSETS_PER_TASK * len(problem.task_names), FEWEST_SUBSETS, MOST_SUBSETS))
-    estimated = _subsets(len(problem.task_names), n_estimated, weights=weights, seed=seed + 1)
+    estimated = {
+        name: _subsets(len(problem.task_names), n, weights=weights, seed=seed + 1)
+        for name, n in _n_estimated(len(problem.task_names), weights=weights).items()
+    }
 
     def joint_scores() -> JointScores:
         size = min(RANK, problem.n_trained)
@@ -218,11 +222,11 @@ def finetune(
 
     makers: dict[str, Callable[[], JointScores | TaskVectors]] = {
         SCORES: joint_scores,
-        MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, merge="outputs", path=kept("vectors"), seed=seed),
+        MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, path=kept("vectors"), seed=seed),
     }
     estimators = {name: makers[name]() for name in plan.prices}
     estimates = {
-        name: _decided(measure(estimator, estimated, tasks=problem.task_names, path=kept(_folder(name)),
+        name: _decided(measure(estimator, estimated[name], tasks=problem.task_names, path=kept(_folder(name)),
                                engine="inline", seed=seed), problem)
         for name, estimator in estimators.items()
     }  # fmt: skip
@@ -231,7 +235,7 @@ def finetune(
     model = fit(truth, estimates=estimates or None, seed=seed)
     goal = truth.target_names[-1]
     costs = None if tokens is None else prepared.tokens
-    chosen = select(model, target=goal, costs=costs, budget=tokens, seed=seed)
+    chosen = _chosen(model, goal, costs, tokens, seed)
     return Finetuned(
         plan=plan,
         model=model,
@@ -242,6 +246,24 @@ def finetune(
         ways=_ways(model, chosen, goal),
         runs=runs,
     )
+
+
+def _chosen(model: Model, goal: str, costs: Mapping[str, float] | None, tokens: float | None, seed: int) -> Selection:
+    """The best subset by its prediction, or the best run where more is to be expected of that."""
+    chosen, runs = select(model, target=goal, costs=costs, budget=tokens, seed=seed), model.outcomes
+    if not runs.is_binary:
+        return chosen
+    at = model.target_names.index(goal)
+    sizes = np.array([(costs or {}).get(name, 0.0) for name in runs.task_names])
+    allowed = np.flatnonzero(runs.subsets @ sizes <= (np.inf if tokens is None else tokens))
+    if not len(allowed):
+        return chosen
+    best = runs.subsets[allowed[np.nanargmin(runs.values[allowed, at])]]
+    names = np.array(runs.task_names)
+    run = select(model, target=goal, include=names[best > 0], exclude=names[best == 0], seed=seed)
+    if not run.expected[at] < chosen.expected[at]:
+        return chosen
+    return replace(run, how="the best run, of which more is to be expected than of the best prediction")
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:
@@ -299,6 +321,15 @@ def verify(
     for name in [name for name in runs.target_names if name.endswith("accuracy")]:
         frame[name] = runs.targets([name]).values[:, 0].reshape(seeds, -1).mean(0)
     return frame
+
+
+def _n_estimated(n_tasks: int, *, weights: bool) -> dict[str, int]:
+    """How many subsets each kind of estimates is made of."""
+    wanted = {
+        SCORES: np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS),
+        MERGED: np.clip(MERGED_PER_TASK * n_tasks, FEWEST_MERGED, MOST_MERGED),
+    }
+    return {name: int(n) if weights else min(int(n), 2**n_tasks - 1) for name, n in wanted.items()}
 
 
 def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:

@@ -48,6 +48,15 @@ def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
     return sum(kept.values())
 
 
+def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
+    """Bytes of a graphics card that some work is seen to take at most, beside what was there before."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    return torch.cuda.max_memory_allocated(device) - before
+
+
 def bytes_per_row(forward: Callable[[int], Tensor]) -> int:
     """Bytes that a forward pass keeps for its backward pass for each of its n examples, given the pass as a function.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from whence.models.callables import TRIED, GivenLoss, OwnMetric, as_loss
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
 from whence.models.functional import Filter, ModelFn, functional, plain_attention
 from whence.models.losses import CrossEntropy, NextToken
-from whence.models.memory import bytes_per_row
+from whence.models.memory import bytes_per_row, peak_bytes
 from whence.models.metrics import METRICS, GivenMetrics, metrics_named
 from whence.models.targets import outcome_names
 
@@ -276,8 +277,23 @@ class Problem:
     def _bytes_per_row(self) -> int:
         """Bytes that a forward pass of one model keeps for the backward pass, for each example."""
         state = {name: value.clone().requires_grad_(name in self.trained) for name, value in self.start.items()}
-        with plain_attention():  # which takes the most
-            return bytes_per_row(lambda n: self.losses(state, *self.some_rows(self.tasks, n)).sum())
+
+        def loss(n: int) -> Tensor:
+            return self.losses(state, *self.some_rows(self.tasks, n)).sum()
+
+        if not getattr(self.train_fn.module, "takes_stacks", False):
+            with plain_attention():  # which takes the most, and is what vmap needs
+                return bytes_per_row(loss)
+        if self.device.type != "cuda":
+            return bytes_per_row(loss)
+        leaves = [state[name] for name in self.trained]
+
+        def gradients(n: int) -> None:
+            torch.autograd.grad(loss(n), leaves, materialize_grads=True)
+
+        gradients(2)  # what is allocated only once
+        few, more = (peak_bytes(partial(gradients, n), self.device) for n in (2, 4))
+        return max(more - few, 512) // 2
 
 
 def as_problem(given: object, *, examples: bool = True) -> Problem:

@@ -28,6 +28,7 @@ from whence.models.problem import Problem, State, as_problem
 Batched = bool | Literal["auto"]
 # Above this many trained parameters, a processor is faster with one model at a time, which stays in its cache.
 MOST_TRAINED_ON_CPU = 150_000
+DRAWS = "the model draws random numbers in training (dropout)"
 
 
 class Stack:
@@ -44,6 +45,9 @@ class Stack:
 
     def __init__(self, problem: Problem, batched: Batched = "auto", *, full_batches: bool = False) -> None:
         self.problem = as_problem(problem, examples=False)
+        self.takes_stacks = bool(getattr(self.problem.output_fn.module, "takes_stacks", False))
+        # Whether a single model is trained by the same kernels in every step, as stacked ones always are.
+        self.steady = self.takes_stacks and not self._draws()
         small = problem.device.type != "cpu" or problem.n_trained <= MOST_TRAINED_ON_CPU
         wanted = small if batched == "auto" else batched
         obstacle = self._obstacle(full_batches=full_batches) if wanted else ""
@@ -88,7 +92,7 @@ class Stack:
         self, function: Callable[..., Tensor], in_dims: tuple[int | None, ...], state: State, *rest: Inputs
     ) -> Tensor:
         """Results (m, n, …) of a function of one model and n examples, for all models; see `side_by_side`."""
-        if not getattr(self.problem.output_fn.module, "takes_stacks", False):
+        if not self.takes_stacks:
             return side_by_side(function, in_dims, state, *rest)
         m = len(next(iter(state.values())))
 
@@ -108,6 +112,8 @@ class Stack:
         problem = self.problem
         if full_batches and any(isinstance(module, _BatchNorm) for module in problem.train_fn.module.modules()):
             return "with batch normalisation, full batches must hold the examples of one subset only"
+        if self.takes_stacks and not self.steady:
+            return DRAWS
         two = {name: torch.stack([value, value]) for name, value in problem.start.items()}
         try:
             with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
@@ -117,9 +123,18 @@ class Stack:
         except Exception as error:
             text = " ".join(str(error).split())
             if "randomness" in text:
-                return "the model draws random numbers in training (dropout)"
+                return DRAWS
             return f"torch.func.vmap cannot run the model ({text[:200]})"
         return ""
+
+    def _draws(self) -> bool:
+        """Whether losses in training depend on random numbers that the model draws."""
+
+        def losses(seed: int) -> Tensor:
+            with self.problem.own_randomness(seed), torch.no_grad():
+                return self.problem.losses(self.problem.start, *self.problem.some_rows(self.problem.tasks))
+
+        return not torch.allclose(losses(0), losses(1), rtol=1e-3)
 
 
 def side_by_side(function: Callable[..., Tensor], in_dims: tuple[int | None, ...], *args: State | Inputs) -> Tensor:

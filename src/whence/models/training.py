@@ -110,8 +110,9 @@ def _descend(
             _clip([leaf.grad for leaf in leaves if leaf.grad is not None], recipe.clip, stacked=stacked)
 
     # A model that is not stacked may draw random numbers, and optimizers of several passes do.
-    take = Recorded(gradients, leaves) if stacked and recipe.update.passes == 1 else gradients
-    trimmed = getattr(problem.train_fn.module, "trimmed", None) if stacked else None
+    recorded = (stacked or stack.steady) and recipe.update.passes == 1
+    take = Recorded(gradients, leaves) if recorded else gradients
+    trimmed = getattr(problem.train_fn.module, "trimmed", None)
     step = -1
     for step, batch in enumerate(batches):
         if watch is not None:
