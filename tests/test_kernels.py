@@ -77,6 +77,11 @@ def parts_of(lattice, rng):
         Size(0.3, 1 / lattice.step, -float((lattice.absent / lattice.step).sum())),
         oracles.size(0.3, size_of),
     )
+    plain, anchor = table["size"][1], (np.arange(n_tasks) < 2) * lattice.step + lattice.absent
+    table["size, from an anchor"] = (
+        Size(0.3, 1 / lattice.step, -float((lattice.absent / lattice.step).sum()), anchor=float(min(n_tasks, 2))),
+        lambda x, y: plain(x, y) - plain(x, anchor) - plain(anchor, y) + 1,
+    )
     return table
 
 
@@ -106,7 +111,7 @@ def setting(name, lattice_kind, n_tasks, seed=0):
     subsets = oracles.all_subsets(n_tasks)
     points = lattice.absent + subsets * lattice.step
     Y = points[rng.integers(len(points), size=4)]
-    if name != "size":  # the subset size is defined on the lattice alone
+    if not name.startswith("size"):  # the subset size is defined on the lattice alone
         Y = np.vstack([Y, rng.normal(size=(2, n_tasks))])
     return part, kernel, lattice, points, Y
 

@@ -49,10 +49,12 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("pages")
 
 
-def table(seed, n_runs, n_tasks, n_targets=1, *, weights=False, names=None, gaps=False):
+def table(seed, n_runs, n_tasks, n_targets=1, *, weights=False, names=None, gaps=False, size=None):
     """Runs with main effects, one interaction and noise; the last few are replicates of the first."""
     rng = np.random.default_rng(seed)
     S = rng.dirichlet(np.ones(n_tasks), n_runs) if weights else (rng.random((n_runs, n_tasks)) < 0.5).astype(float)
+    if size is not None:
+        S = (rng.random((n_runs, n_tasks)).argsort(1) < size).astype(float)
     S[-4:] = S[:4]
     Y = (
         S @ rng.normal(size=(n_tasks, n_targets))
@@ -119,6 +121,8 @@ SURROGATES = {
         {"weights": True, "n_runs": 20},
     ),
     "gaps": (whence.CombinedSurrogate(), {"gaps": True}),
+    "one size": (whence.CombinedSurrogate(), {"size": 3}),
+    "one size, on ranks": (whence.CombinedSurrogate("rank"), {"size": 3}),
     "weights": (whence.CombinedSurrogate(weight_scale="identity"), {"weights": True}),
     "roots of weights": (whence.CombinedSurrogate("rank", weight_scale="sqrt"), {"weights": True}),
     "logarithms of weights": (whence.CombinedSurrogate(weight_scale="log"), {"weights": True}),

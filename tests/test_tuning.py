@@ -148,7 +148,7 @@ def test_runs_of_one_size_are_not_asked_about_sizes_but_other_sizes_stay_uncerta
     y = np.random.default_rng(0).normal(size=len(S)) + S[:, 0]
     surrogate = CombinedSurrogate().fit(S, y)
     family, (theta,) = surrogate.family_, surrogate.theta_
-    assert family.one_size
+    assert family.one_size == 3
     assert "size" not in family.names
     plain = CombinedKernel(6)
     X, counts = surrogate.coordinates_(S), np.ones(len(S))
@@ -165,7 +165,11 @@ def test_runs_of_one_size_are_not_asked_about_sizes_but_other_sizes_stay_uncerta
     mean, spread = priors.LEARNED["size"]
     usual = np.random.default_rng(1).lognormal(mean, spread, 4_000_000).mean()
     rate = np.exp(priors.LEARNED["size rate"][0]) / (6 * 0.25)
-    np.testing.assert_allclose(extra, usual * np.exp(-rate / 2 * (sizes[:, None] - sizes) ** 2), rtol=0.05)
+    alike, from_runs = np.exp(-rate / 2 * (sizes[:, None] - sizes) ** 2), np.exp(-rate / 2 * (sizes - 3) ** 2)
+    np.testing.assert_allclose(extra, usual * (alike - from_runs[:, None] - from_runs + 1), rtol=0.05, atol=1e-9)
+    np.testing.assert_allclose(np.diag(extra), variance * size.diag(rows), atol=1e-12)
+    # The runs themselves are seen by the plain kernel alone.
+    np.testing.assert_allclose(size.evaluate(X, X), 0, atol=1e-12)
 
 
 def test_evidence_of_a_matrix_that_cannot_be_factored_is_infinite():

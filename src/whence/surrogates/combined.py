@@ -195,15 +195,16 @@ class CombinedSurrogate(PosteriorSurrogate):
         if not is_binary(S):
             return CombinedKernel(len(coordinates.center), noise_prior=self.noise_prior)
         n_tasks, sizes = S.shape[1], S.sum(1)
-        one_size = bool(np.ptp(sizes) == 0)
-        share = float(sizes[0]) / n_tasks
-        # The unit is how far sizes of the same number of tasks would spread if each were in by the flip of a coin.
-        unit = max(np.sqrt(n_tasks * share * (1 - share)), 0.5) if one_size else sizes.std()
+        one_size, unit = None, float(sizes.std())
+        if np.ptp(sizes) == 0:
+            # The unit is how far sizes of as many tasks would spread if each were in by the flip of a coin.
+            one_size, share = float(sizes[0]), float(sizes[0]) / n_tasks
+            unit = max(float(np.sqrt(n_tasks * share * (1 - share))), 0.5)
         return CombinedKernel(
             n_tasks,
             coordinates.scale,
             float(coordinates.center.sum()),
-            size_unit=float(unit),
+            size_unit=unit,
             one_size=one_size,
             noise_prior=self.noise_prior,
         )

@@ -138,26 +138,29 @@ class Polynomial(Kernel):
 class Size(Kernel):
     """k(s, t) = exp(−rate (|s| − |t|)²): outcomes that depend on how many tasks are in, whichever they are.
 
-    ``direction`` turns coordinates into the subset size, up to ``offset``.
+    ``direction`` turns coordinates into the subset size, up to ``offset``. With an ``anchor``, it is the kernel of the
+    difference to subsets of that size: nothing there, and the more the farther away.
     """
 
     rate: float
     direction: Array  # (K,)
     offset: float
+    anchor: float | None = None
 
     def evaluate(self, X: Array, Y: Array) -> Array:
-        return self.of(self.gap(X, Y))
+        return self.between(self._size(X), self._size(Y))
 
-    def gap(self, X: Array, Y: Array) -> Array:
-        """Return the squared differences in size, (n, m)."""
-        return _squares(X @ self.direction + self.offset, Y @ self.direction + self.offset)
-
-    def of(self, gap: Array) -> Array:
-        """Return the kernel at squared differences in size."""
-        return np.asarray(np.exp(-self.rate * gap))
+    def between(self, some: Array, others: Array) -> Array:
+        """Return the kernel between sizes (n,) and (m,)."""
+        if self.anchor is None:
+            return self._alike(some, others)
+        here = np.array([self.anchor])
+        return self._alike(some, others) - self._alike(some, here) - self._alike(here, others) + 1
 
     def diag(self, X: Array) -> Array:
-        return np.ones(len(X))
+        if self.anchor is None:
+            return np.ones(len(X))
+        return 2 - 2 * self._alike(self._size(X), np.array([self.anchor]))[:, 0]
 
     def mean(self, Y: Array, lattice: Lattice, mixture: Mixture) -> Array:
         return np.asarray(mixture.overall_chances(len(self.direction)) @ self._against(Y))
@@ -189,15 +192,23 @@ class Size(Kernel):
         return np.full((n_tasks, n_tasks), chance @ both @ chance)
 
     def export(self) -> list[dict[str, Any]]:
-        return [{"part": "size", "variance": 1.0, "rate": self.rate, "offset": self.offset, "weights": self.direction}]
+        anchor = {} if self.anchor is None else {"anchor": self.anchor}
+        place = {"offset": self.offset, "weights": self.direction, **anchor}
+        return [{"part": "size", "variance": 1.0, "rate": self.rate, **place}]
+
+    def _size(self, X: Array) -> Array:
+        return np.asarray(X @ self.direction + self.offset)
+
+    def _alike(self, some: Array, others: Array) -> Array:
+        return np.asarray(np.exp(-self.rate * (some[:, None] - others[None, :]) ** 2))
 
     def _against(self, Y: Array) -> Array:
         """The kernel between the sizes 0 … K and the rows of Y, (K + 1, m)."""
-        return self.of(_squares(np.arange(len(self.direction) + 1.0), Y @ self.direction + self.offset))
+        return self.between(np.arange(len(self.direction) + 1.0), self._size(Y))
 
     def _between_sizes(self) -> Array:
         sizes = np.arange(len(self.direction) + 1.0)
-        return self.of(_squares(sizes, sizes))
+        return self.between(sizes, sizes)
 
 
 def _leave_one(values: Any) -> Any:
@@ -237,7 +248,3 @@ def _dot(sums: list[Any], coefficients: list[Array]) -> Any:
 def _real(values: Any) -> Array:
     """Values that are real but for rounding, where nodes are complex."""
     return np.asarray(np.real(values))
-
-
-def _squares(a: Array, b: Array) -> Array:
-    return np.asarray((a[:, None] - b[None, :]) ** 2)

@@ -67,20 +67,20 @@ class CombinedKernel:
     out of all of them. All hyperparameters are logarithms in one vector θ = (v…, noise, RBF rate, size rate, w…).
 
     ``size_direction`` (D,) and ``size_offset`` give the subset size from coordinates; None leaves that part out. Runs
-    of ``one_size`` tell nothing of it: it stays in the kernel as it usually is, so that what is asked about other sizes
-    is as uncertain as it is, and is not tuned.
+    of ``one_size`` tell nothing of it: it is not tuned, and stays in the kernel of other sizes as it usually is, so that
+    what is asked about them is as uncertain as it should be.
     """
 
     n_coordinates: int
     size_direction: Array | None = None
     size_offset: float = 0.0
     size_unit: float = 1.0
-    one_size: bool = False
+    one_size: float | None = None
     noise_prior: tuple[float, float] = priors.LEARNED["noise"]
 
     @property
     def tunes_size(self) -> bool:
-        return self.size_direction is not None and not self.one_size
+        return self.size_direction is not None and self.one_size is None
 
     @property
     def n_parts(self) -> int:
@@ -101,7 +101,7 @@ class CombinedKernel:
         """Return the kernel at θ."""
         linear, pairs, rbf, size = self._parts(theta)
         parts = (Constant(), linear, pairs, rbf) if size is None else (Constant(), linear, pairs, rbf, size)
-        unseen = (priors.UNSEEN_SIZE,) if self.one_size else ()
+        unseen = () if self.one_size is None else (priors.UNSEEN_SIZE,)
         return Sum(parts, (1.0, *map(float, self._split(theta)[0]), *unseen))
 
     def noise(self, theta: Array) -> float:
@@ -232,7 +232,9 @@ class CombinedKernel:
         weights = relevance / self.n_coordinates
         size = None
         if self.size_direction is not None:
-            size = Size(size_rate / (2 * self.size_unit**2), self.size_direction, self.size_offset)
+            size = Size(
+                size_rate / (2 * self.size_unit**2), self.size_direction, self.size_offset, anchor=self.one_size
+            )
         return Polynomial(1, weights), Polynomial(2, weights), RBF(rate * weights / 2), size
 
     def _split(self, theta: Array) -> tuple[Array, float, float, float, Array]:

@@ -583,6 +583,7 @@ class KernelPart {
     this.degree = doc.degree;
     this.offset = doc.offset;
     this.rate = doc.rate;
+    this.anchor = doc.anchor; // the one size of all runs, where nothing is known of others
     if (doc.weights) this.per = unpack(doc.weights);
     else if (doc.like !== undefined) this.per = earlier[doc.like].per.map((weight) => doc.times * weight);
   }
@@ -640,14 +641,23 @@ class KernelPart {
   }
 
   addValues(sums, values) {
+    if (this.anchor !== undefined) return; // all runs have that size
     for (let i = 0; i < values.length; i++) values[i] += this.of(sums && sums[i]);
   }
 
   value(x, y) {
+    if (this.anchor !== undefined) {
+      return this.of(this.sum(x, y)) - this.of(this.away(x)) - this.of(this.away(y)) + this.variance;
+    }
     return this.of(this.kind === "constant" ? null : this.sum(x, y));
   }
 
+  away(x) {
+    return this.sizeOf(x) - this.anchor;
+  }
+
   diagonal(x) {
+    if (this.anchor !== undefined) return 2 * (this.variance - this.of(this.away(x)));
     return this.kind === "polynomial" ? this.of(this.sum(x, x)) : this.variance;
   }
 }
