@@ -67,8 +67,8 @@ class CombinedKernel:
     out of all of them. All hyperparameters are logarithms in one vector θ = (v…, noise, RBF rate, size rate, w…).
 
     ``size_direction`` (D,) and ``size_offset`` give the subset size from coordinates; None leaves that part out. Runs
-    of ``one_size`` tell nothing of it: it is not tuned, and stays in the kernel of other sizes as it usually is, so that
-    what is asked about them is as uncertain as it should be.
+    of ``one_size`` tell nothing of it: it is not tuned, and stays in the kernel of other sizes as it usually is, so
+    that what is asked about them is as uncertain as it should be.
     """
 
     n_coordinates: int
