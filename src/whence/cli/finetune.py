@@ -16,14 +16,12 @@ from whence.cli.shell import Answer, print_line
 from whence.display.layout import Page, Row, remark, table, title
 from whence.display.numbers import decimals, number, share, span
 from whence.display.pages import attribution_page, model_page, selection_page
-from whence.display.prompts import html_table, intro
-from whence.display.report.findings import collect
-from whence.display.report.page import Insert, write_page
 from whence.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from whence.display.report.page import Insert
     from whence.hf import Finetuned, Prepared
     from whence.hf.sources import Leak
     from whence.models.recipe import Recipe
@@ -110,6 +108,7 @@ def finetune(
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars that transformers draws by itself
     import whence
     from whence import hf
+    from whence.display.report import collect, write_page
     from whence.icl.language import import_transformers
 
     sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
@@ -199,8 +198,11 @@ def _page(found: "Finetuned", top: int | None) -> Page:
     ]
 
 
-def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> Insert:
+def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> "Insert":
     """Sections of the report: what is chosen, and the tables of the terminal that it is compared in."""
+    from whence.display.prompts import html_table, intro
+    from whence.display.report.page import Insert
+
     limit = "" if tokens is None else f", of at most {tokens:,.0f} tokens"
     said = (
         f"For {found.goal}{limit}: {found.chosen.in_words} ({found.chosen.how}). "
