@@ -458,9 +458,9 @@ def prompts():
     return fit(Outcomes(S, S @ np.linspace(-1, 1, 50)), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
 
 
-@pytest.mark.parametrize(("rule", "reach"), [("loo", "50 to 50"), ("banzhaf", "25 to 25"), ("shapley", "12 to 38")])
+@pytest.mark.parametrize(("rule", "reach"), [("loo", "50"), ("banzhaf", "25"), ("shapley", "12 to 38")])
 def test_rules_about_subsets_far_larger_than_any_run_warn(rule, reach):
-    message = f"The rule '{rule}' asks about subsets of {reach} tasks, and the runs have 4 to 4 of 50"
+    message = f"The rule '{rule}' asks about subsets of {reach} tasks, and the runs have 4 of 50"
     with pytest.warns(DataWarning, match=message + ": this is extrapolation.*rule='inclusion'"):
         attribute(prompts(), rule)
 

@@ -21,6 +21,7 @@ from whence.errors import DataWarning, InputError
 from whence.shown import Shown
 from whence.surrogates.mixture import Array
 from whence.surrogates.model import Model
+from whence.surrogates.range import from_to
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,10 +187,10 @@ def warn_of_extrapolation(model: Model, rule: Rule) -> None:
     """Warn when a rule asks about subsets far larger or smaller than any run."""
     if rule.reach is not None and rule.beyond(model.subsets):
         sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
-        least, most = rule.reach
+        least, most = (round(share * n_tasks) for share in rule.reach)
         warning = DataWarning(
-            f"The rule {rule.name!r} asks about subsets of {least * n_tasks:.0f} to {most * n_tasks:.0f} tasks, "
-            f"and the runs have {sizes.min():.0f} to {sizes.max():.0f} of {n_tasks}: this is extrapolation. "
+            f"The rule {rule.name!r} asks about subsets of {from_to(least, most)} tasks, and the runs have "
+            f"{from_to(sizes.min(), sizes.max())} of {n_tasks}: this is extrapolation. "
             "Measure such subsets, or attribute with {rule}, which stays among the runs.",
             rule="inclusion",
         )

@@ -101,12 +101,12 @@ class Range:
             return f"no run had {name}"
         if self.binary:
             return f"every run had {name}"
-        return f"it has {weight:.3g} of {name}, and the runs {_from_to(least, most)}"
+        return f"it has {weight:.3g} of {name}, and the runs {from_to(least, most)}"
 
     def _of_size(self, size: float) -> str:
         if self.binary:
-            return f"it has {counted(round(size), 'task')}, and the runs {_from_to(self.smallest, self.largest)}"
-        return f"its weights sum to {size:.3g}, and those of the runs to {_from_to(self.smallest, self.largest)}"
+            return f"it has {counted(round(size), 'task')}, and the runs {from_to(self.smallest, self.largest)}"
+        return f"its weights sum to {size:.3g}, and those of the runs to {from_to(self.smallest, self.largest)}"
 
 
 def outside(model: Model, S: Array, std: Array | None = None) -> list[str]:
@@ -142,7 +142,8 @@ def warn_outside(reasons: list[str], *, stacklevel: int = 3) -> None:
     )
 
 
-def _from_to(low: float, high: float) -> str:
+def from_to(low: float, high: float) -> str:
+    """Return "low to high", or one number where both are equal."""
     return f"{low:.4g}" if np.isclose(low, high) else f"{low:.4g} to {high:.4g}"
 
 
