@@ -227,5 +227,5 @@ def test_mixture_weights_are_refused(rule):
 def test_the_full_set_is_extrapolation_on_small_subsets():
     S = whence.FixedSize(4).draw(50, 60)
     model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
-    with pytest.warns(DataWarning, match="The rule 'loo' asks about subsets of 50 to 50 tasks"):
+    with pytest.warns(DataWarning, match="The rule 'loo' asks about subsets of 50 tasks"):
         interactions(model, "loo")
