@@ -266,10 +266,11 @@ def balanced_start(space: Space, n: int, rng: np.random.Generator) -> Array:
     """Return n allowed rows that together are most informative about every task, (n, K), or all if there are fewer.
 
     Each is the drawn row about which a linear model of the earlier rows is least certain (a greedy D-optimal design).
-    The first is the largest subset, or the most even mixture.
+    The first is one of the largest subsets, or the most even mixture.
     """
     pool = space.draw(DRAWN, rng)
-    first = int((pool**2).sum(1).argmin() if isinstance(space, Mixtures) else pool.sum(1).argmax())
+    extent = -(pool**2).sum(1) if isinstance(space, Mixtures) else pool.sum(1)
+    first = int(rng.choice(np.flatnonzero(extent == extent.max())))
     features = np.column_stack([np.ones(len(pool)), pool - pool.mean(0)])
     scale = np.sqrt(np.maximum((features**2).mean(0), 1e-12))
     features /= scale
