@@ -269,14 +269,14 @@ def balanced_start(space: Space, n: int, rng: np.random.Generator) -> Array:
     The first is one of the largest subsets, or the most even mixture.
     """
     pool = space.draw(DRAWN, rng)
-    extent = -(pool**2).sum(1) if isinstance(space, Mixtures) else pool.sum(1)
-    first = int(rng.choice(np.flatnonzero(extent == extent.max())))
     features = np.column_stack([np.ones(len(pool)), pool - pool.mean(0)])
     scale = np.sqrt(np.maximum((features**2).mean(0), 1e-12))
     features /= scale
     information = 0.01 * np.eye(features.shape[1])
     chosen: list[int] = []
     luck = 1 + 1e-3 * rng.random(len(pool))
+    extent = -(pool**2).sum(1) if isinstance(space, Mixtures) else pool.sum(1)
+    first = int(rng.choice(np.flatnonzero(extent == extent.max())))
     for _ in range(min(n, len(pool))):
         unknown = np.einsum("ij,jk,ik->i", features, np.linalg.inv(information), features) * luck
         unknown[chosen] = -1
