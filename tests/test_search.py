@@ -212,6 +212,19 @@ def test_every_goal_is_served_under_constraints(goal):
         assert errors.std() < 0.2 * np.std([effects(row) for row in S])
 
 
+def test_tasks_that_are_never_in_have_no_effect_to_settle():
+    search = whence.Search(NAMES, goal="effects", exclude=["d", "e"], include=["f"], budget=8, maximize=True)
+    result = told(search, lambda row: 3 * row[0] - 2 * row[1] + row[2]).result()
+    assert " of 6 effects of tasks and pairs settled" in result.notes[0]
+    assert len(result.runs) <= 8
+
+
+def test_the_start_does_not_depend_on_the_order_of_equally_large_candidates():
+    rows = whence.FixedSize(3).draw(6, n=20, seed=0)
+    firsts = {tuple(whence.Search(6, candidates=rows, seed=seed).ask()[0].subset) for seed in range(40)}
+    assert len(firsts) > len(rows) / 2
+
+
 def test_the_best_mixture_is_found_within_its_bounds():
     best = np.array([0.3, 0.5, 0.2, 0, 0, 0])
     search = whence.Search(NAMES, mixture=True, bounds={"a": (0.0, 0.4)}, budget=25, maximize=True, stop=False)

@@ -280,14 +280,15 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     return Best(row, float((stretched <= within).mean()), float(plain.mean()), within)
 
 
-def share_settled(model: Model) -> tuple[float, float, int]:
+def share_settled(model: Model, space: Space, rng: np.random.Generator) -> tuple[float, float, int]:
     """Return the share of effects of tasks and pairs that are settled, that with twice the runs, and their number.
 
-    An effect is settled where its 90% interval, which holds on simulated tables (benchmarks/results/calibration.md),
-    excludes zero, or lies within a tenth of the std of the outcome. Of twice the runs it is expected that they make
-    intervals narrower by the square root of 2.
+    Tasks that are in every allowed row, or in none, have no effect to settle. An effect is settled where its 90%
+    interval, which holds on simulated tables (benchmarks/results/calibration.md), excludes zero, or lies within a tenth
+    of the std of the outcome. Of twice the runs it is expected that they make intervals narrower by the square root
+    of 2.
     """
-    binary = model.outcomes.is_binary
+    binary, varies = model.outcomes.is_binary, np.ptp(space.draw(DRAWN, rng), axis=0) > 0
     small = 0.1 * np.nanstd(model.outcomes.values, axis=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
@@ -297,9 +298,10 @@ def share_settled(model: Model) -> tuple[float, float, int]:
         ends = np.stack(each.interval())
         low, high = np.stack([ends, each.scores + (ends - each.scores) / np.sqrt(2)], axis=1)
         sure = ((low > 0) | (high < 0) | ((low > -small) & (high < small))).all(-1)
-        settled.append(sure if each.order == 1 else sure[(slice(None), *np.triu_indices(sure.shape[1], 1))])
+        pairs = np.argwhere(np.triu(np.outer(varies, varies), 1)).T
+        settled.append(sure[:, varies] if each.order == 1 else sure[:, pairs[0], pairs[1]])
     every = np.concatenate(settled, axis=1)
-    now, doubled = every.mean(1).tolist()
+    now, doubled = every.mean(1).tolist() if every.size else (1.0, 1.0)
     return now, doubled, every.shape[1]
 
 

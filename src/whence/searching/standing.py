@@ -46,10 +46,10 @@ def standing_of(asking: Search, ledger: Ledger) -> Standing:
         return Standing(None, 0.0, False, f"all {counted(done, 'run')} came out alike")
     if asking.goal == "best":
         return _standing_of_best(asking, ledger, belief, early=early)
-    if asking.goal == "effects" and early:
+    if asking.goal == "effects" and early and ledger.done + ledger.failed < asking.budget:
         return Standing(None, 0.0, False, f"{counted(done, 'run')} finished")
     if asking.goal == "effects":
-        share, doubled, count = share_settled(asking.model(ledger))
+        share, doubled, count = share_settled(asking.model(ledger), asking.space, rng)
         words = f"{round(share * count)} of {counted(count, 'effect')} of tasks and pairs settled"
         more = f"twice the runs would settle about {round(doubled * count)}"
         return Standing(None, share, not early and share == 1, words, more)
