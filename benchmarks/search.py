@@ -36,7 +36,7 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import whence
-from whence.searching.goals import named_row
+from whence.searching.certainty import named_row
 
 warnings.simplefilter("ignore")
 TABLES = Path(__file__).resolve().parents[1] / ".." / "shared" / "data" / "tables"
@@ -149,7 +149,8 @@ def linear(X, y, S):
 def boosted(X, y, S):
     from lightgbm import LGBMRegressor
 
-    return LGBMRegressor(n_estimators=200, learning_rate=0.05, min_child_samples=3, verbose=-1).fit(X, y).predict(S)
+    model = LGBMRegressor(n_estimators=200, learning_rate=0.05, min_child_samples=3, verbose=-1, n_jobs=1)
+    return model.fit(X, y).predict(S)
 
 
 def tpe(S, y, budget, seed):

@@ -9,7 +9,8 @@ import whence
 from whence.errors import InputError
 from whence.searching.ask import START
 from whence.searching.belief import Belief, Known
-from whence.searching.goals import best_row, contrasts_of, named_row, next_row
+from whence.searching.certainty import best_row, named_row
+from whence.searching.goals import contrasts_of, next_row
 from whence.searching.space import Listed, Mixtures, Subsets, balanced_start, make_space
 
 NAMES = tuple("abcdef")

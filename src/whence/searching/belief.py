@@ -29,6 +29,9 @@ FEWEST = 3  # runs before anything can be learned
 # Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for:
 # with that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
 LITTLE_NOISE = (-3.0, 1.5)
+# With few runs a process is too sure of itself, less so where its hyperparameters are drawn. Set on simulated functions
+# and on tables, where what is said to be 90% sure then is (benchmarks/results/search.md).
+TUNED, DRAWN_ONES = 2.0, 1.0
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
 LAST = 1e12  # what rows that will rather fail are worth less
 
@@ -68,6 +71,10 @@ class Known:
         """
         chance = self.chance(rows)
         return np.asarray(np.where(chance < 0.5, worth * chance - LAST, worth * chance))
+
+    def stretch(self, runs_per_task: float) -> float:
+        """Return what the std of a process is multiplied with before it says how sure it is: 1 + (c K / runs)²."""
+        return 1.0 + float(runs_per_task * self.rows.shape[1] / len(self.rows)) ** 2
 
     def failures_in_words(self, task_names: tuple[str, ...]) -> str:
         """Return a sentence about the failed runs and what they have in common; empty if none failed."""

@@ -10,7 +10,7 @@ import numpy as np
 from whence.errors import counted
 from whence.outcomes.ledger import DONE, Ledger
 from whence.searching.belief import FEWEST, Belief
-from whence.searching.goals import Best, best_row, prediction_error, share_settled
+from whence.searching.certainty import Best, best_row, prediction_error, share_settled
 
 if TYPE_CHECKING:
     from whence.searching.ask import Search
