@@ -84,8 +84,10 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
 
 def _in_proportion(expected: Array, low: Array, high: Array, values: Array, up: Array) -> tuple[Array, Array]:
     """Return the ends (T,) no further out than the range of the outcomes (n, T) allows; ``up``: higher is better."""
-    least, most = np.nanmin(values, axis=0), np.nanmax(values, axis=0)
-    worse, better = WORSE_THAN_RUNS * (most - least), BETTER_THAN_EXPECTED * (most - least)
+    known = ~np.isnan(values)
+    least, most = values.min(0, initial=np.inf, where=known), values.max(0, initial=-np.inf, where=known)
+    apart = np.where(known.any(0), most - least, np.inf)
+    worse, better = WORSE_THAN_RUNS * apart, BETTER_THAN_EXPECTED * apart
     lowest = np.where(up, np.minimum(least, expected) - worse, expected - better)
     highest = np.where(up, expected + better, np.maximum(most, expected) + worse)
     return np.maximum(low, lowest), np.minimum(high, highest)
