@@ -485,4 +485,6 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    from search import main as run  # so that workers (--jobs) find what is cached by the name of this module
+
+    run()

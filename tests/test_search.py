@@ -213,6 +213,15 @@ def test_every_goal_is_served_under_constraints(goal):
         assert errors.std() < 0.2 * np.std([effects(row) for row in S])
 
 
+def test_with_good_estimates_a_few_noisy_runs_are_enough_to_be_sure():
+    S = whence.Exhaustive().draw(6)
+    cheap = np.array([[0.7 * effects(row) + 0.3 * row[4]] for row in S])
+    estimates = whence.Outcomes(S, cheap, NAMES, ["score"], maximize=True)
+    result = told(whence.Search(NAMES, budget=8, maximize=True, estimates=estimates, stop=False), effects, 0.1).result()
+    assert set(result.tasks) - {"e"} == {"a", "c", "d", "f"}  # e does nothing
+    assert result.sure > 0.8
+
+
 def test_tasks_that_are_never_in_have_no_effect_to_settle():
     search = whence.Search(NAMES, goal="effects", exclude=["d", "e"], include=["f"], budget=8, maximize=True)
     result = told(search, lambda row: 3 * row[0] - 2 * row[1] + row[2]).result()

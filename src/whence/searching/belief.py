@@ -29,8 +29,8 @@ FEWEST = 3  # runs before anything can be learned
 # Prior of the logarithm of the variance of noise, for outcomes of unit variance, when the best row is searched for:
 # with that for predicting new runs, more of what few runs show is taken for noise, and the best row is found later.
 LITTLE_NOISE = (-3.0, 1.5)
-# With few runs a process is too sure of itself, less so where its hyperparameters are drawn. Set on simulated functions
-# and on tables, where what is said to be 90% sure then is (benchmarks/results/search.md).
+# With few runs a process is too sure of itself, less so where its hyperparameters are drawn, and not with estimates.
+# Set on simulated functions and on tables, where what is said to be 90% sure then is (benchmarks/results/search.md).
 TUNED, DRAWN_ONES = 2.0, 1.0
 INVERSE_PENALTY = 10.0  # of the logistic regression of failures on tasks
 LAST = 1e12  # what rows that will rather fail are worth less

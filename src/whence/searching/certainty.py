@@ -11,7 +11,7 @@ from whence.answers.attribution import attribute
 from whence.answers.interactions import interactions
 from whence.errors import DataWarning
 from whence.outcomes.table import distinct_rows
-from whence.searching.belief import DRAWN_ONES, TUNED, Belief
+from whence.searching.belief import DRAWN_ONES, Belief
 from whence.searching.goals import JOINT, climb, some_rows
 from whence.searching.space import DRAWN, Space
 from whence.surrogates.kernels import Array
@@ -59,10 +59,9 @@ def named_row(space: Space, belief: Belief, rng: np.random.Generator) -> Array:
 def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.Generator) -> Best:
     """Return the row to name, and how sure it is to be as good as the best, from draws over promising rows.
 
-    The process has drawn hyperparameters (:mod:`.drawn`), unless there are estimates.
+    The process has drawn hyperparameters (:mod:`.drawn`). With estimates it is the fused one as it is.
     """
-    known, row = belief.known, named_row(space, belief, rng)
-    wider = known.stretch(TUNED)
+    known, row, wider = belief.known, named_row(space, belief, rng), 1.0
     if belief.rung is None:
         belief, wider = replace(belief, drawn=True), known.stretch(DRAWN_ONES)
     measured = known.rows[distinct_rows(known.rows)[0]]
