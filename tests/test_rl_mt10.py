@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "experiments" / "rl"))
 
 import cloning  # noqa: E402
+import crew  # noqa: E402
 import farm  # noqa: E402
 import faster  # noqa: E402
 import mt10  # noqa: E402
@@ -57,11 +58,11 @@ def test_the_design_has_all_subsets_of_seven_and_four_once():
     assert len(np.unique(subsets, axis=0)) == len(subsets) == 120 + 210 + 10 + 1
     assert (wanted[:120] == 1).all()
     assert (wanted[120:] == subsets[120:]).all()
-    chosen, seeds = sac_subsets.chosen(40, 10)
-    assert len(np.unique(chosen[:40], axis=0)) == 40
-    assert (chosen.sum(1) == 7).all()
-    assert [int((seeds == seed).sum()) for seed in range(3)] == [40, 10, 10]
-    assert (chosen[40:50] == chosen[50:]).all()
+    chosen = crew.Crew.sevens(40, 10)
+    assert len(np.unique(chosen.subsets[:40], axis=0)) == 40
+    assert (chosen.subsets.sum(1) == 7).all()
+    assert [int((chosen.seeds == seed).sum()) for seed in range(3)] == [40, 10, 10]
+    assert (chosen.subsets[40:50] == chosen.subsets[50:]).all()
 
 
 def test_policies_trained_side_by_side_are_those_of_a_plain_loop(cloned):
@@ -102,23 +103,24 @@ def test_the_numpy_policy_acts_as_the_torch_policy_on_raw_observations(cloned, d
         np.testing.assert_allclose(found, wanted[row].detach().numpy(), rtol=1e-4, atol=1e-5)
 
 
-def replay_of(tasks, demos, seed=0):
-    replay = sac.Replay(torch.tensor(tasks), 40, demos, seed)
-    random = torch.Generator().manual_seed(seed)
-    shape = (len(tasks), len(tasks[0]))
+def replay_of(tasks, shown=False, seed=0, batch=12):
+    """Replay of agents with the same answer to whether they are shown demonstrations, whose rewards are 100 + task."""
+    demos = torch.arange(10.0)[:, None, None].expand(10, 30, sac.ROW) + 100
+    sizes = {"capacity": 40, "batch": batch, "seed": seed}
+    replay = sac.Replay([np.array(own) for own in tasks], np.full(len(tasks), bool(shown)), demos, **sizes)
+    random, n = torch.Generator().manual_seed(seed), sum(len(own) for own in tasks)
     for _ in range(5):  # more than it holds
-        seen = torch.randn(*shape, 11, mt10.SEEN, generator=random)
-        action = torch.randn(*shape, 10, mt10.ACTIONS, generator=random).tanh()
+        seen = torch.randn(n, 11, mt10.SEEN, generator=random)
+        action = torch.randn(n, 10, mt10.ACTIONS, generator=random).tanh()
         replay.add(seen, action, action[..., 0])
     return replay
 
 
 def test_stacked_agents_learn_as_single_ones():
-    seeds, tasks = [5, 6, 7], [[0, 3], [1, 2], [8, 9]]
-    shown = torch.randn(10, 30, sac.ROW, generator=torch.Generator().manual_seed(1))
+    seeds, tasks = [5, 6, 7], [[0, 3], [1, 2, 4], [8]]
     together = sac.Agents(seeds, WIDTH, "cpu")
-    replay = replay_of(tasks, shown)
-    batches = [replay.draw(6) for _ in range(20)]
+    replay = replay_of(tasks)
+    batches = [replay.draw() for _ in range(20)]
     for batch in batches:
         together.update(*batch)
     for row, seed in enumerate(seeds):
@@ -131,9 +133,9 @@ def test_stacked_agents_learn_as_single_ones():
 
 def test_the_losses_of_sac_are_those_of_a_plain_agent():
     """One agent, written out with torch.distributions and without stacking."""
-    agents, replay = sac.Agents([2], WIDTH, "cpu"), replay_of([[4, 7]], None)
+    agents, replay = sac.Agents([2], WIDTH, "cpu"), replay_of([[4, 7]])
     agents.log_alpha.data[:] = torch.linspace(-1, 1, 10)
-    seen, action, reward, after, task, noise = replay.draw(6)
+    seen, action, reward, after, task, noise = replay.draw()
 
     def network(layers, which, x, normed):
         parts = [part.detach()[which] for part in layers]
@@ -171,27 +173,70 @@ def test_the_losses_of_sac_are_those_of_a_plain_agent():
 
 
 def test_half_of_a_batch_is_demonstrations_of_the_own_tasks():
-    shown = torch.arange(10.0)[:, None, None].expand(10, 30, sac.ROW) + 100
-    tasks = [[4, 7], [0, 9]]
-    seen, action, reward, after, task, noise = replay_of(tasks, shown).draw(6)
-    assert seen.shape == after.shape == (2, 12, 49)
-    assert noise.shape == (2, 2, 12, 4)
-    assert (seen[..., mt10.SEEN :].argmax(-1) == task).all()
-    assert task.tolist() == [[4] * 6 + [7] * 6, [0] * 6 + [9] * 6]
+    tasks = [[4, 7], [0, 1, 9], [3]]
+    seen, action, reward, after, task, noise = replay_of(tasks, shown=True).draw()
+    assert seen.shape == after.shape == (3, 12, 49)
+    assert noise.shape == (2, 3, 12, 4)
+    for with_task in (seen, after):
+        assert (with_task[..., mt10.SEEN :].argmax(-1) == task).all()
+    assert task.tolist() == [[4, 7] * 6, [0, 1, 9] * 4, [3] * 12]
     is_shown = reward > 50
-    assert is_shown.sum(1).tolist() == [6, 6]
+    assert is_shown.tolist() == [[False] * 6 + [True] * 6] * 3
     assert (reward[is_shown] == 100 + task[is_shown]).all()
     assert (action[~is_shown].abs() < 1).all()
 
 
+def test_agents_without_demonstrations_learn_from_what_they_did():
+    tasks, batch = [[4, 7], [0, 1, 9]], 3000
+    replay = replay_of(tasks, batch=batch)
+    assert not (replay.draw()[2] > 50).any()
+    rows = torch.arange(replay.n_envs)[:, None].expand(-1, 11).float()
+    for _ in range(4):  # each step tells its environment
+        replay.add(torch.zeros(replay.n_envs, 11, mt10.SEEN), torch.zeros(replay.n_envs, 10, mt10.ACTIONS), rows[:, 1:])
+    own = replay.draw()[2]
+    assert [set(row.tolist()) for row in own] == [{0, 1}, {2, 3, 4}]
+
+
 def test_steps_are_kept_with_what_follows_them():
-    replay = sac.Replay(torch.tensor([[0, 1]]), 20, None, 0)
-    seen = torch.arange(11.0).expand(1, 2, 11).unsqueeze(-1).expand(-1, -1, -1, mt10.SEEN)
-    replay.add(seen, torch.zeros(1, 2, 10, mt10.ACTIONS), torch.arange(10.0).expand(1, 2, 10))
-    before, _, reward, after, *_ = replay.draw(50)
+    none = torch.zeros(10, 1, sac.ROW)
+    replay = sac.Replay([np.array([0, 1])], np.array([False]), none, capacity=20, batch=100, seed=0)
+    seen = torch.arange(11.0).expand(2, 11).unsqueeze(-1).expand(-1, -1, mt10.SEEN)
+    replay.add(seen, torch.zeros(2, 10, mt10.ACTIONS), torch.arange(10.0).expand(2, 10))
+    before, _, reward, after, *_ = replay.draw()
     assert (before[..., 0] == reward).all()
     assert (after[..., : mt10.SEEN] == reward[..., None] + 1).all()
     assert sorted(reward.unique().tolist()) == list(range(10))
+
+
+def test_processes_get_about_as_many_environments_each():
+    sizes = [10, 10, *[7] * 9, *[1] * 12]
+    found = farm.shares(sizes, 4)
+    assert sorted(agent for own in found for agent in own) == list(range(len(sizes)))
+    assert {sum(sizes[agent] for agent in own) for own in found} <= {23, 24}
+    assert farm.shares([3, 3], 9) == [[0], [1]]
+
+
+def test_agents_are_read_as_they_were_written(tmp_path):
+    found = whence.Outcomes(
+        (whole := crew.Crew.sevens(40, 0)).subsets, whole.subsets + 0.0, task_names=mt10.TASKS, maximize=True
+    )
+    with pytest.warns(whence.DataWarning, match="outside the range of the runs"):  # of seven tasks
+        second = crew.second(found, np.eye(10))
+    (tmp_path / "crew.csv").write_text("\n".join(second.lines()))
+    again = crew.Crew.read(tmp_path / "crew.csv")
+    assert again.kind == second.kind
+    for name in ("subsets", "seeds", "starts", "shown"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(second, name))
+    sevens = crew.Crew.sevens(10, 10)
+    mine = [row for row, kind in zip(second.subsets, second.kind, strict=True) if kind == "sevens"]
+    np.testing.assert_array_equal(mine, sevens.subsets[10:])
+    assert [kind for kind, shown in zip(second.kind, second.shown, strict=True) if not shown] == ["plain"] * 5
+    fours = [(kind, row) for kind, row in zip(second.kind, second.subsets, strict=True) if " with " in kind]
+    assert len(fours) == 36
+    assert all(row.sum() == 4 and row[mt10.TASKS.index(kind.split(" with ")[0])] for kind, row in fours)
+    (tmp_path / "crew.csv").write_text("kind,tasks,seed,start,demonstrations\nalone,reach+pull,0,0,1\n")
+    with pytest.raises(whence.InputError, match=r"'reach\+pull' are not tasks of MT10: reach, push"):
+        crew.Crew.read(tmp_path / "crew.csv")
 
 
 def test_processes_draw_the_actions_of_their_agents():
@@ -215,15 +260,13 @@ def test_the_actor_of_an_agent_is_a_network_of_cloning(tmp_path):
 
 def test_training_goes_on_from_its_files(tmp_path):
     agents = sac.Agents([1, 2], WIDTH, "cpu")
-    agents.update(*replay_of([[0, 1], [2, 3]], None).draw(4))
+    agents.update(*replay_of([[0, 1], [2]]).draw())
     sac_subsets.save_networks(agents, tmp_path)
-    cloning.save(tmp_path / "sac_curve.npz", returns=np.ones((3, 2, 2)))
+    cloning.save(tmp_path / "sac_curve.npz", returns=np.ones((3, 3)))
     other = sac.Agents([3, 4], WIDTH, "cpu")
-    curve, steps = sac_subsets.load(tmp_path, other, (2, 2), HORIZON)
-    assert curve.shape == (3, 2, 2)
-    assert steps == 3 * HORIZON * 2
-    with pytest.raises(whence.InputError, match=r"has 2 agents\. Got 3: give the same numbers, or another --out"):
-        sac_subsets.load(tmp_path, other, (3, 2), HORIZON)
+    assert sac_subsets.load(tmp_path, other, 3).shape == (3, 3)
+    with pytest.raises(whence.InputError, match=r"has 3 environments\. Got 4: give the same agents, or another --out"):
+        sac_subsets.load(tmp_path, other, 4)
     for name, value in sac_subsets.networks(agents).items():
         torch.testing.assert_close(sac_subsets.networks(other)[name], value, rtol=1e-3, atol=1e-3)
 
@@ -397,7 +440,7 @@ def test_the_page_says_what_the_runs_of_sac_say():
 @pytest.fixture
 def sac_truth():
     """Twenty agents of the first seed, two of their subsets again; outcomes that add up."""
-    subsets, seeds = sac_subsets.chosen(20, 2)
+    subsets, seeds = (made := crew.Crew.sevens(20, 2)).subsets, made.seeds
     noise = 0.01 * np.random.default_rng(0).normal(size=(len(subsets), 10))
     values = 2 * subsets + subsets @ np.arange(10)[:, None] / 10 + noise
     steps = np.full(len(subsets), 100)
