@@ -230,10 +230,17 @@ def test_agents_are_read_as_they_were_written(tmp_path):
     sevens = crew.Crew.sevens(10, 10)
     mine = [row for row, kind in zip(second.subsets, second.kind, strict=True) if kind == "sevens"]
     np.testing.assert_array_equal(mine, sevens.subsets[10:])
-    assert [kind for kind, shown in zip(second.kind, second.shown, strict=True) if not shown] == ["plain"] * 5
+    assert [kind for kind, shown in zip(second.kind, second.shown, strict=True) if not shown] == ["plain"] * 10
     fours = [(kind, row) for kind, row in zip(second.kind, second.subsets, strict=True) if " with " in kind]
     assert len(fours) == 36
     assert all(row.sum() == 4 and row[mt10.TASKS.index(kind.split(" with ")[0])] for kind, row in fours)
+    steps = 100 * second.subsets.sum(1)
+    steps[[3, 60]] -= 100
+    cloning.save(tmp_path / "sac_truth.npz", kinds=second.kind, seeds=second.seeds, subsets=second.subsets, steps=steps)
+    left = crew.without(second, [tmp_path])
+    assert [(kind, int(start)) for kind, start in zip(left.kind, left.starts, strict=True)] == [
+        (second.kind[row], int(second.starts[row])) for row in (3, 60)
+    ]
     (tmp_path / "crew.csv").write_text("kind,tasks,seed,start,demonstrations\nalone,reach+pull,0,0,1\n")
     with pytest.raises(whence.InputError, match=r"'reach\+pull' are not tasks of MT10: reach, push"):
         crew.Crew.read(tmp_path / "crew.csv")

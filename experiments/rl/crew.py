@@ -1,11 +1,12 @@
 r"""Agents that learn side by side: which tasks each has, its seed, and whether demonstrations are in its replay.
 
-    python experiments/rl/crew.py > run/rl/crew.csv      the agents of the second call of sac_subsets.py
+    python experiments/rl/crew.py > run/rl2/crew.csv             agents of a call of sac_subsets.py after the first one
+    python experiments/rl/crew.py run/rl2 > run/rl3/crew.csv     … without those that made all their steps in run/rl2
 
 These are, the most wanted ones first, for what time may not be left: three agents with all ten tasks; two more seeds of
 ten of the subsets of seven that benchmarks/results/mt10/sac has runs of; three with each single task; for the four
 targets that runs of SAC do not nearly always succeed in, three with the three companions that a surrogate of those runs
-finds and three with companions drawn at random; five of the subsets of seven without demonstrations; and three of each
+finds and three with companions drawn at random; ten of the subsets of seven without demonstrations; and three of each
 of the four targets with the companions whose gradients are most alike.
 """
 
@@ -98,7 +99,7 @@ def second(found: whence.Outcomes, cosines: np.ndarray) -> Crew:
             drawn = [k, *rng.permutation(np.delete(np.arange(10), k))[:3]]
             rows.append((f"{TASKS[k]} with top", best[k], seed, True))
             rows.append((f"{TASKS[k]} with random", 1.0 * np.isin(np.arange(10), drawn), seed, True))
-    rows += [("plain", sevens.subsets[i], 0, False) for i in range(5)]
+    rows += [("plain", sevens.subsets[i], 0, False) for i in range(10)]
     rows += [
         (f"{TASKS[k]} with near", 1.0 * np.isin(np.arange(10), alike[k]), seed, True)
         for seed in range(SEEDS)
@@ -110,6 +111,20 @@ def second(found: whence.Outcomes, cosines: np.ndarray) -> Crew:
     return Crew(list(kinds), np.array(subsets), np.array(seeds), np.array(starts), np.array(shown))
 
 
+def without(crew: Crew, folders: list[Path]) -> Crew:
+    """The agents that none of these folders has with all their steps."""
+    done = set()
+    for folder in folders:
+        with np.load(folder / "sac_truth.npz") as found:
+            each = found["steps"] / found["subsets"].sum(1)
+            for row in np.flatnonzero(each == each.max()):
+                done.add((found["kinds"][row], int(found["seeds"][row]), *found["subsets"][row].tolist()))
+    own = zip(crew.kind, crew.seeds.tolist(), crew.subsets.tolist(), strict=True)
+    left = [row for row, (kind, seed, subset) in enumerate(own) if (kind, seed, *subset) not in done]
+    arrays = (part[left] for part in (crew.subsets, crew.seeds, crew.starts, crew.shown))
+    return Crew([crew.kind[row] for row in left], *arrays)
+
+
 def main() -> None:
     from mt10_results import RUNS
     from sac_results import SacTruth
@@ -117,7 +132,8 @@ def main() -> None:
     warnings.simplefilter("ignore", whence.DataWarning)  # subsets of four are predicted from those of seven
     truth = SacTruth.read(RUNS / "sac")
     crew = second(truth.runs("return", truth.all), np.load(RUNS / "joint.npz")["cosines"])
-    sys.stdout.write("\n".join(crew.lines()) + "\n")
+    left = without(crew, [Path(folder) for folder in sys.argv[1:]])
+    sys.stdout.write("\n".join(left.lines()) + "\n")
 
 
 if __name__ == "__main__":

@@ -52,14 +52,10 @@ class Agents:
 
     def act(self, seen: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Actions (m, n, 4) and their log densities (m, n), at inputs (m, n, 49); the likeliest without noise."""
-        mean, wide = _run(self.actor, seen).chunk(2, dim=-1)
-        low, high = LOG_STD
-        log_std = low + (high - low) * (torch.tanh(wide) + 1) / 2
+        outputs = _run(self.actor, seen)
         if noise is None:
-            return torch.tanh(mean), torch.zeros_like(mean[..., 0])
-        raw = mean + log_std.exp() * noise
-        bent = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))  # log of the derivative of tanh
-        return torch.tanh(raw), (-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - bent).sum(-1)
+            return torch.tanh(outputs[..., :ACTIONS]), torch.zeros_like(outputs[..., 0])
+        return drawn(outputs, noise)
 
     def values(self, critic: Layers, seen: Tensor, action: Tensor) -> Tensor:
         """Values of both critics of each agent, (m, 2, n)."""
@@ -170,6 +166,16 @@ class Replay:
         noise = torch.randn(2, *self.row.shape, ACTIONS, device=self.row.device, generator=self._random)
         with_task = (torch.cat([part, self.one_hot], dim=-1) for part in (seen, after))
         return next(with_task), action, reward[..., 0], next(with_task), self.task, noise
+
+
+def drawn(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions (…, 4) that actors with such outputs (…, 8) draw by normal noise (…, 4), and their log densities (…)."""
+    mean, wide = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD
+    log_std = low + (high - low) * (torch.tanh(wide) + 1) / 2
+    raw = mean + log_std.exp() * noise
+    bent = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))  # log of the derivative of tanh
+    return torch.tanh(raw), (-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - bent).sum(-1)
 
 
 def _networks(seeds: list[tuple[int, int]], sizes: tuple[int, ...], device: str) -> Layers:
