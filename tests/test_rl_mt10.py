@@ -454,9 +454,28 @@ def sac_truth():
     return sac_results.SacTruth(subsets, seeds, steps, {"return": values}, list(mt10.TASKS), {})
 
 
-def test_more_seeds_of_a_subset_are_learned_from_or_left_out_with_it(sac_truth):
-    assert sac_truth.first.tolist() == list(range(20))
-    assert sac_truth.with_seeds(np.array([3, 1])).tolist() == [1, 3, 21, 23]
+def test_agents_of_seven_tasks_are_read_from_all_folders(tmp_path):
+    first, more = crew.Crew.sevens(4, 1), crew.Crew.sevens(4, 0)
+    values, names = np.random.default_rng(0).random((6, 10, 4)), mt10.TASKS
+    subsets = np.vstack([more.subsets, np.ones((1, 10)), more.subsets[:1]])
+    kinds = {
+        "first": {"subsets": first.subsets, "seeds": first.seeds, "steps": 700},
+        "more": {
+            "subsets": subsets, "seeds": np.arange(6) + 1, "shown": np.array([True] * 3 + [False] + [True] * 2),
+            "steps": np.array([700, 700, 600, 700, 1000, 700]),
+        },
+    }  # fmt: skip
+    for folder, found in kinds.items():
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "sac_subsets.json").write_text(f'{{"command": "{folder}"}}')
+        played = {"returns": values, "success": values > 0.5, "task_names": names}
+        cloning.save(tmp_path / folder / "sac_truth.npz", **found, **played)
+    truth = sac_results.SacTruth.read(tmp_path / "first", tmp_path / "more")
+    assert truth.seeds.tolist() == [0, 0, 0, 0, 1, 2, 1, 2, 6]
+    assert truth.first.tolist() == [0, 1, 2, 3]
+    np.testing.assert_array_equal(truth.subsets, [*first.subsets, *more.subsets[:2], more.subsets[0]])
+    np.testing.assert_allclose(truth.outcomes["return"], values.mean(2)[[0, 1, 2, 3, 4, 5, 0, 1, 5]], rtol=1e-6)
+    assert truth.facts == {"command": "first"}
 
 
 def test_predictions_of_sac_are_judged_as_by_a_plain_loop(sac_truth, monkeypatch):
@@ -464,8 +483,8 @@ def test_predictions_of_sac_are_judged_as_by_a_plain_loop(sac_truth, monkeypatch
     found = sac_results.fidelity(sac_truth, "return", 2)
     for split in range(2):
         held = np.random.default_rng(split).permutation(20)[:5]
-        learned = [row for row in range(24) if not any((sac_truth.subsets[row] == sac_truth.subsets[held]).all(1))]
-        table = sac_truth.runs("return", np.array(learned))
+        learned = np.random.default_rng(split).permutation(20)[5:]
+        table = sac_truth.runs("return", learned)
         guess, measured = whence.fit(table).predict(sac_truth.subsets[held]), sac_truth.outcomes["return"][held]
         for target in range(10):
             if np.ptp(sac_truth.subsets[held, target]) == 0:

@@ -31,6 +31,7 @@ RUNS = ROOT / "benchmarks" / "results" / "mt10"
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
 ANY = "with any three (mean of all 84)"
 SACS = {"SAC": "sac", "SAC, 71,400 steps": "sac_71k"}  # folders
+MORE = "sac_more"  # more seeds, and agents with other numbers of tasks
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),

@@ -22,7 +22,7 @@ JUDGING_STEPS = 10 * 4 * 200  # … of the episodes that judge a policy
 
 @dataclass(frozen=True)
 class SacTruth:
-    """Episodes of the agents of a run: those of a first seed come first, then more seeds of some of their subsets.
+    """Episodes of agents with seven tasks each: those of a first seed come first, then more seeds of some subsets.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class SacTruth:
         Mean return and success of each agent in each task.
     names : list of str
     facts : dict
-        What sac_subsets.py said of its run.
+        What sac_subsets.py said of its first run.
     """
 
     subsets: np.ndarray
@@ -43,14 +43,22 @@ class SacTruth:
     facts: dict[str, object]
 
     @classmethod
-    def read(cls, folder: Path) -> SacTruth:
-        """What a folder has of sac_truth.npz and sac_subsets.json."""
-        found = dict(np.load(folder / "sac_truth.npz"))
-        outcomes = {"return": found["returns"].mean(2), "success": found["success"].mean(2)}
+    def read(cls, folder: Path, *more: Path) -> SacTruth:
+        """What folders have of sac_truth.npz, of agents that made all their steps, and of sac_subsets.json."""
+        files = [dict(np.load(one / "sac_truth.npz")) for one in (folder, *more)]
+        kept = [of_sevens(file) for file in files]
+        steps = [np.broadcast_to(file["steps"], file["seeds"].shape) for file in files]
+
+        def whole(parts: list[np.ndarray]) -> np.ndarray:
+            return np.concatenate([part[rows] for part, rows in zip(parts, kept, strict=True)])
+
+        outcomes = {
+            "return": whole([file["returns"].mean(2) for file in files]).astype(float),
+            "success": whole([file["success"].mean(2) for file in files]).astype(float),
+        }
         facts = json.loads((folder / "sac_subsets.json").read_text(encoding="utf-8"))
-        subsets, names = found["subsets"].astype(float), found["task_names"].tolist()
-        steps = np.broadcast_to(found["steps"], found["seeds"].shape)
-        return cls(subsets, found["seeds"], steps, {k: v.astype(float) for k, v in outcomes.items()}, names, facts)
+        subsets, seeds = (whole([file[key] for file in files]) for key in ("subsets", "seeds"))
+        return cls(subsets.astype(float), seeds, whole(steps), outcomes, files[0]["task_names"].tolist(), facts)
 
     @property
     def all(self) -> np.ndarray:
@@ -67,10 +75,12 @@ class SacTruth:
         values = self.outcomes[outcome][rows]
         return table(self.subsets[rows], values, self.names, outcome)
 
-    def with_seeds(self, rows: np.ndarray) -> np.ndarray:
-        """Numbers of all agents of the subsets of these agents."""
-        same = (self.subsets[:, None] == self.subsets[rows]).all(2).any(1)
-        return np.flatnonzero(same)
+
+def of_sevens(file: dict[str, np.ndarray]) -> np.ndarray:
+    """Numbers of the agents of a file that learned seven tasks, with demonstrations and to the end."""
+    each = file["steps"] / file["subsets"].sum(1)
+    shown = file.get("shown", np.ones(len(each), bool))
+    return np.flatnonzero((file["subsets"].sum(1) == 7) & shown & (each == each.max()))
 
 
 def table(subsets: np.ndarray, values: np.ndarray, names: list[str], outcome: str) -> whence.Outcomes:
@@ -86,15 +96,15 @@ def table(subsets: np.ndarray, values: np.ndarray, names: list[str], outcome: st
 def fidelity(truth: SacTruth, outcome: str, splits: int) -> dict[str, dict[str, np.ndarray]]:
     """Scores of methods over splits of the subsets, the same splits for all: {method: {score: (splits, targets)}}.
 
-    Learned from are all runs of all subsets but ten; those are judged by their run of the first seed. ``inside``: by
-    those that contain the target. ``gain``: what the best predicted of these has beyond their mean.
+    One run of each subset, of the first seed: ten are judged, the others learned from. ``inside``: judged by those that
+    contain the target. ``gain``: what the best predicted of these has beyond their mean.
     """
     methods = {"whence.fit": whence.fit} | peers(METHODS)
     scores: dict[str, dict[str, list[np.ndarray]]] = {}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(truth.first)
-        held, learned = order[:JUDGED_BY], truth.with_seeds(order[JUDGED_BY:])
-        judge, train = truth.runs(outcome, held), truth.runs(outcome, learned)
+        held = order[:JUDGED_BY]
+        judge, train = truth.runs(outcome, held), truth.runs(outcome, order[JUDGED_BY:])
         guesses = {name: method(train).predict(judge.subsets) for name, method in methods.items()}
         guesses[ITSELF] = np.hstack([judge.subsets, np.zeros((len(held), 1))])
         inside = np.where(np.hstack([judge.subsets, np.ones((len(held), 1))]) > 0, judge.values, np.nan)
