@@ -22,8 +22,11 @@ import mt10  # noqa: E402
 import mt10_results as results  # noqa: E402
 import policy_estimates  # noqa: E402
 import sac  # noqa: E402
+import sac_companions  # noqa: E402
+import sac_estimates  # noqa: E402
 import sac_linearity  # noqa: E402
 import sac_results  # noqa: E402
+import sac_rungs  # noqa: E402
 import sac_subsets  # noqa: E402
 
 import whence  # noqa: E402
@@ -494,6 +497,96 @@ def test_predictions_of_sac_are_judged_as_by_a_plain_loop(sac_truth, monkeypatch
             inside = sac_truth.subsets[held, target] == 1
             best = measured[inside, target][guess[inside, target].argmax()]
             assert own["gain"][split, target] == pytest.approx(best - measured[inside, target].mean())
+
+
+@pytest.fixture
+def known(tmp_path, demos):
+    """An agent of all tasks at two points, its replay, and agents of one task each that ended alike."""
+    agents, ends = sac.Agents([0], WIDTH, "cpu"), sac.Agents([900] * 10, WIDTH, "cpu")
+    for part in ends.actor:
+        part.data *= 1.5
+    found = {name: part.numpy() for name, part in sac_subsets.networks(agents).items()}
+    np.savez(tmp_path / "sac_point_7.npz", agents=np.array([0]), **found)
+    np.savez(tmp_path / "sac_point_3.npz", agents=np.array([0]), **{name: 0 * part for name, part in found.items()})
+    sac_subsets.save_networks(ends, tmp_path)
+    steps = np.tanh(np.random.default_rng(0).normal(size=(1, 10, 12, sac.ROW)))
+    np.savez(tmp_path / "sac_replay.npz", agents=np.array([0]), steps=steps)
+    alone = crew.Crew([f"{name} alone" for name in mt10.TASKS], np.eye(10), *[np.full(10, k) for k in (0, 900, 1)])
+    (tmp_path / "crew.csv").write_text("\n".join(alone.lines()))
+    given = Namespace(out=tmp_path, width=WIDTH, device="cpu", rank=4, examples=5)
+    return sac_estimates.Known(given, cloning.Cloning(demos, WIDTH, whence.Recipe(steps=1), "cpu"))
+
+
+def test_critics_expect_more_of_the_actions_that_are_imitated(known):
+    seen = known.states.flatten(0, 1)[None]
+    own = known.agent.act(seen)[0].detach()
+    value = lambda seen, action: known.agent.values(known.agent.critic, seen[None], action[None]).amin(1)[0].detach()  # noqa: E731
+    usual = value(seen[0], own[0]).reshape(10, 12)
+    improved = known.improved()
+    for k, name in enumerate(mt10.TASKS):
+        assert (value(*improved[name]) >= usual[k] - 1e-5).all()
+        gains = value(known.states[k], known.actions[k]) - usual[k]
+        states, actions = known.valued()[name]
+        assert len(states) == 3
+        np.testing.assert_array_equal(actions, known.actions[k][gains.argsort(descending=True)[:3]])
+    assert (torch.cat([improved[name][1] for name in mt10.TASKS]) - own[0]).abs().mean() > 0.01
+
+
+def test_estimated_actors_start_at_the_agents_own(known):
+    subsets = crew.Crew.sevens(2, 0).subsets
+    seen = torch.randn(6, 49)
+    wanted = known.agent.act(seen[None])[0][0]
+    for rung in (known.imitating(known.agent, known.cloned.shown), whence.OneStep(known.by_critics(known.agent))):
+        start = {name: value[:1] for name, value in sac_estimates.estimated(rung, 0 * subsets).items()}
+        model = cloning.network(WIDTH, 0)
+        model.load_state_dict({name: value[0] for name, value in start.items()})
+        torch.testing.assert_close(model(seen).tanh(), wanted, rtol=1e-4, atol=1e-5)
+    assert known.at(4).log_alpha.abs().max() == 0  # next to 3
+    merged = sac_estimates.estimated(known.vectors(), subsets)
+    ends, model = sac.Agents([900], WIDTH, "cpu"), cloning.network(WIDTH, 0)
+    for part in ends.actor:
+        part.data *= 1.5
+    model.load_state_dict({name: value[1] for name, value in merged.items()})
+    torch.testing.assert_close(model(seen).tanh(), ends.act(seen[None])[0][0], rtol=1e-2, atol=1e-2)
+    found = known.measured({name: value[:1].repeat(2, *[1] * (value.ndim - 1)) for name, value in merged.items()})
+    wanted = known.cloned.held_out[mt10.TASKS[3]]
+    error = ((model(wanted[0]).tanh() - wanted[1]) ** 2).mean().item()
+    np.testing.assert_allclose(found["imitation"][:, 3], error, rtol=1e-3)
+
+
+def test_what_is_reached_by_number_of_tasks_is_that_of_a_plain_loop(tmp_path):
+    subsets = np.vstack([np.ones((2, 10)), crew.Crew.sevens(6, 0).subsets, np.eye(10), np.eye(10)])
+    values, names = np.random.default_rng(0).random((28, 10, 4)), mt10.TASKS
+    shown, steps = np.arange(28) != 7, 100 * subsets.sum(1)
+    steps[1] = 900  # ended early
+    cloning.save(
+        tmp_path / "sac_truth.npz", subsets=subsets, returns=values, success=values > 0.5, shown=shown, steps=steps,
+        task_names=names,
+    )  # fmt: skip
+    found = sac_companions.played(tmp_path)
+    rows = found["shown"] & sac_companions.done(found)
+    assert np.flatnonzero(~rows).tolist() == [1, 7]
+    means = values.mean(2)
+    wanted = [means[[row for row in range(2, 7) if subsets[row, k]], k].mean() for k in range(10)]
+    np.testing.assert_allclose(sac_companions.by_task(found, "return", rows & (subsets.sum(1) == 7)), wanted, rtol=1e-6)
+    lines = list(sac_companions.companions(tmp_path))
+    assert any(line.startswith("| alone | 20 | ") for line in lines)
+    assert any(line.startswith("| with all nine | 1 | ") for line in lines)
+
+
+def test_estimates_of_sac_are_compared_with_the_runs_of_the_same_subsets(sac_truth):
+    order = np.random.default_rng(1).permutation(20)
+    truth = sac_truth.outcomes["return"][:20]
+    rung = sac_rungs.Rung(sac_truth.subsets[:20][order], {"value": truth[order] ** 3}, truth[:5], truth[:5])
+    assert rung.rows(sac_truth.subsets[order]).tolist() == list(range(20))
+    both = sac_results.SacTruth(**(vars(sac_truth) | {"outcomes": {"return": truth, "success": truth}}))
+    both = both.of(np.arange(20))
+    *_, line = sac_rungs.alone({"cubed": rung}, both)
+    told = np.mean([spearmanr(truth[:, k], truth[:, k])[0] for k in range(10)])
+    assert line.split("|")[4].strip().startswith(f"{told:.2f} / ")
+    *_, line = sac_rungs.played({"cubed": rung}, both)
+    assert line.startswith("| training | ")
+    assert line.endswith("| 1.00 |")
 
 
 def rows(examples, k):
