@@ -447,6 +447,19 @@ def test_the_page_says_what_the_runs_of_sac_say():
     assert on_the_page("| Return of SAC |")[2] == f"{np.mean(scores):.2f} ± {np.std(scores, ddof=1):.2f}"
 
 
+def test_the_page_says_what_the_estimates_of_sac_say():
+    runs = whence.datasets.load("mt10_sac_return")
+    with np.load(results.RUNS / "sac_rung_imitating.npz") as rung:
+        subsets, losses = rung["subsets"], rung["linear"]
+    rows = [next(i for i in range(120) if (subsets[i] == subset).all()) for subset in runs.subsets[:40]]
+    each = np.mean([spearmanr(-losses[rows, k], runs.values[:40, k])[0] for k in range(10)])
+    mean = spearmanr(-losses[rows].mean(1), runs.values[:40].mean(1))[0]
+    page = (results.ROOT / "benchmarks" / "results" / "mt10.md").read_text(encoding="utf-8")
+    title = sac_rungs.TITLES["imitating"]
+    assert f"| {title} | {each:.2f} / {mean:.2f} |" in page
+    assert f"| return: {title} | 1.4 | {each:.2f} / {mean:.2f} |" in page
+
+
 @pytest.fixture
 def sac_truth():
     """Twenty agents of the first seed, two of their subsets again; outcomes that add up."""

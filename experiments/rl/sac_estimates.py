@@ -9,10 +9,10 @@ Estimators of policies, each of which gives parameters of an actor for any subse
 - ``one_step``: one step along the tasks' gradients of SAC's own loss of actors, by these critics, at the end;
 - ``vectors``: the mean change of agents that have one task each, from the random start that they share.
 
-Needs what sac_subsets.py wrote with the agents of crew.py, with its actors in actors.npz, and demonstrations.npz.
+Needs what sac_subsets.py wrote with the agents of crew.py, and demonstrations.npz of cloning.py, under ``--out``.
 
-    python experiments/rl/sac_estimates.py --out run/rl2
-    python experiments/rl/sac_estimates.py --out run/rl2 --quick
+    python experiments/rl/sac_estimates.py --out run/rl2              half an hour of one busy core
+    python experiments/rl/sac_estimates.py --out run/rl2 --quick      two minutes
 
 Written: sac_rung_NAME.npz: by (subset of seven, task) imitation (squared error of actions in held-out states of
 experts), value (mean of what the critics expect, in states of the replay) and linear (the loss that GradEx's linear
@@ -42,7 +42,7 @@ import whence
 from whence.estimators.merged import Merged
 from whence.models.problem import State
 
-SIZES = {"rank": (512, 16), "rolled": (20, 1), "examples": (800, 50), "subsets": (120, 3)}  # and with --quick
+SIZES = {"rank": (512, 16), "rolled": (20, 1), "examples": (500, 50), "subsets": (120, 3)}  # and with --quick
 EARLY = 5_000  # steps in each task
 VALUED = 0.25  # share of the steps of the replay that are imitated
 UPHILL, STRIDE = 10, 0.02  # steps of actions to where critics value them more, and their length
@@ -68,19 +68,18 @@ def main() -> None:
                 continue
             since = time.time()
             rung = make(known)
-            found = known.measured(moved := estimated(rung, subsets)) | {"subsets": subsets}
+            found = known.measured(moved := estimated(rung, subsets))
             if isinstance(rung, whence.GradEx):
                 found["linear"] = np.stack(list(rung.batch(subsets).values()), axis=1)
             seconds[name] = time.time() - since
             means = ", ".join(f"{key} {values.mean():.3f}" for key, values in found.items())
             say(began, f"{name}: {means}, {seconds[name]:.1f} s")
-            save(path, task_names=TASKS, **found)
             policies = known.cloned.policies(moved)[: given.rolled]
             beside = given.out / f"policies_{name}.npy"
             waiting[path] = found, rollouts.start(policies, np.ones_like(played), beside, seed=0, at_once=4)
         for path, (found, finish) in waiting.items():
             returns, success = finish()
-            save(path, task_names=TASKS, returns=returns, success=success, **found)
+            save(path, subsets=subsets, task_names=TASKS, returns=returns, success=success, **found)
             say(began, f"{path.stem}: return {returns.mean():.0f}, success {success.mean():.2f}")
     write_settings(given, seconds | {"all": time.time() - began}, {})
 
@@ -111,12 +110,10 @@ class Known:
     def at(self, steps: int) -> Agents:
         """The agent after some steps in each task, or where it is known next to that."""
         near = min(self.steps, key=lambda known: abs(known - steps))
-        found, agent = (
-            np.load(self.given.out / f"sac_point_{near}.npz"),
-            Agents([0], self.given.width, self.given.device),
-        )
-        for name, place in networks(agent).items():
-            place.copy_(torch.from_numpy(found[name][:1]))
+        agent = Agents([0], self.given.width, self.given.device)
+        with np.load(self.given.out / f"sac_point_{near}.npz") as found:
+            for name, place in networks(agent).items():
+                place.copy_(torch.from_numpy(found[name][:1]))
         return agent
 
     def imitating(self, agent: Agents, tasks: Examples) -> whence.GradEx:
@@ -129,8 +126,8 @@ class Known:
 
     def valued(self) -> Examples:
         """Actions in the replay that the critics value most above the agent's own, with their states."""
-        seen, own = self.states.flatten(0, 1)[None], self.agent.act(self.states.flatten(0, 1)[None])[0]
-        gain = self._value(seen, self.actions.flatten(0, 1)[None]) - self._value(seen, own.detach())
+        seen = self.states.flatten(0, 1)[None]
+        gain = self._value(seen, self.actions.flatten(0, 1)[None]) - self._value(seen, self.agent.act(seen)[0].detach())
         best = gain.reshape(len(TASKS), -1).argsort(1, descending=True)[:, : int(VALUED * self.states.shape[1])]
         return {name: (self.states[k, best[k]], self.actions[k, best[k]]) for k, name in enumerate(TASKS)}
 
