@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
 ANY = "with any three (mean of all 84)"
-SAC, EARLY, MORE, PLAIN = "sac", "sac_71k", "sac_more", "sac_plain"  # folders of calls of sac_subsets.py
+SAC, EARLY, MORE, LATER = "sac", "sac_71k", "sac_more", "sac_later"  # folders of calls of sac_subsets.py
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -318,7 +318,8 @@ def of_sac(truth: Truth, folder: Path, splits: int) -> tuple[dict[str, Iterator[
             sac_results.of_fidelity(sac, name, f"{name.capitalize()} of SAC", splits) for name in flat
         ),
         "sac_companions": sac_companions.companions(folder / MORE),
-        "sac_plain": sac_companions.plain(folder / PLAIN, folder / MORE),
+        "sac_threes": sac_companions.threes(folder / MORE, folder / LATER),
+        "sac_plain": sac_companions.plain(folder / LATER, folder / MORE),
         "sac_estimates": sac_rungs.alone(rungs, sac),
         "sac_fused": sac_rungs.fused(sac, rungs, cloned, max(2, splits // 6)),
         "sac_played": sac_rungs.played(rungs, sac),

@@ -9,6 +9,8 @@ import numpy as np
 from scoring import by_target, interval
 
 WAYS = {"alone": 1, "with six others": 7, "with all nine": 10}  # tasks of an agent
+THREES = {"top": "with the three that SAC's sevens recommend", "random": "with three random ones"}
+SEEDS = 3
 OUTCOMES = {"success": 2, "return": 0}  # and the digits they are shown with
 
 
@@ -29,6 +31,28 @@ def companions(folder: Path) -> Iterator[str]:
     for key, digits in OUTCOMES.items():
         shown = {way: own[key] for way, own in tables.items()}
         yield from by_target(f"{key} of the target …", found["task_names"].tolist(), shown, digits)
+
+
+def threes(*folders: Path) -> Iterator[str]:
+    """Lines of the page: a target with three companions that were chosen, and with three random ones, seed by seed."""
+    reached: dict[tuple[str, str, int], np.ndarray] = {}
+    for folder in folders:
+        found = played(folder)
+        for row in np.flatnonzero(done(found)):
+            target, _, way = str(found["kinds"][row]).partition(" with ")
+            k = found["task_names"].tolist().index(target) if way else 0
+            reached[target, way, int(found["seeds"][row])] = np.array([found[key][row, k] for key in OUTCOMES])
+    targets = sorted({target for target, way, seed in reached if way == "random" and seed == SEEDS - 1})
+    yield "\n| the target … | " + " | ".join(f"{key} of {target}" for target in targets for key in OUTCOMES) + " |"
+    yield "|" + "---|" * (1 + len(targets) * len(OUTCOMES))
+    pairs = [[np.array([reached[target, way, seed] for seed in range(SEEDS)]) for target in targets] for way in THREES]
+    for title, each in zip(THREES.values(), pairs, strict=True):
+        cells = [f"{own[:, i].mean():.{OUTCOMES[key]}f}" for own in each for i, key in enumerate(OUTCOMES)]
+        yield f"| {title} | {' | '.join(cells)} |"
+    gains = np.concatenate(pairs[0]) - np.concatenate(pairs[1])
+    told = [interval(gains[:, i], digits) for i, digits in enumerate(OUTCOMES.values())]
+    yield f"\nChosen ones have {told[0]} more success and {told[1]} more return"
+    yield f"(mean and 95% interval over {len(gains)} pairs of a target and a seed)."
 
 
 def plain(folder: Path, demonstrated: Path) -> Iterator[str]:
