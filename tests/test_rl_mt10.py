@@ -587,6 +587,37 @@ def test_what_is_reached_by_number_of_tasks_is_that_of_a_plain_loop(tmp_path):
     assert any(line.startswith("| with all nine | 1 | ") for line in lines)
 
 
+def test_chosen_companions_are_compared_with_random_ones_seed_by_seed(tmp_path):
+    values, kinds = np.random.default_rng(0).random((6, 10, 4)), ["push with top", "push with random"]
+    for folder, seeds in (("a", [0]), ("b", [1, 2])):
+        (tmp_path / folder).mkdir()
+        n = 2 * len(seeds)
+        cloning.save(
+            tmp_path / folder / "sac_truth.npz", subsets=np.tile(np.eye(10)[1] + np.eye(10)[3], (n, 1)),
+            seeds=np.repeat(seeds, 2), kinds=kinds * len(seeds), steps=np.full(n, 200), shown=np.ones(n, bool),
+            returns=values[2 * seeds[0] :][:n], success=values[2 * seeds[0] :][:n], task_names=mt10.TASKS,
+        )  # fmt: skip
+    lines = list(sac_companions.threes(tmp_path / "a", tmp_path / "b"))
+    top, random = (values[row::2, 1].mean(1) for row in (0, 1))
+    assert lines[2].endswith(f"| {top.mean():.2f} | {top.mean():.0f} |")
+    assert lines[3].endswith(f"| {random.mean():.2f} | {random.mean():.0f} |")
+    gain, half = (top - random).mean(), 4.3027 * (top - random).std(ddof=1) / 3**0.5  # Student's t of two freedoms
+    assert f"{gain:+.2f} ({gain - half:+.2f} to {gain + half:+.2f}) more success" in lines[4]
+
+
+def test_agents_without_demonstrations_stand_beside_those_of_the_same_subsets(tmp_path):
+    subsets, values = crew.Crew.sevens(4, 0).subsets, np.random.default_rng(0).random((4, 10, 4))
+    for folder, rows, shown in (("plain", [0, 2], False), ("shown", [1, 0], True)):
+        (tmp_path / folder).mkdir()
+        cloning.save(
+            tmp_path / folder / "sac_truth.npz", subsets=subsets[rows], steps=700 * np.ones(2), task_names=mt10.TASKS,
+            shown=np.full(2, shown), returns=values[rows], success=values[rows],
+        )  # fmt: skip
+    lines = list(sac_companions.plain(tmp_path / "plain", tmp_path / "shown"))
+    own = [f"{value:.2f}" if inside else "nan" for value, inside in zip(values[0].mean(1), subsets[0], strict=True)]
+    assert lines[2] == f"| with demonstrations | {' | '.join(own)} |"
+
+
 def test_estimates_of_sac_are_compared_with_the_runs_of_the_same_subsets(sac_truth):
     order = np.random.default_rng(1).permutation(20)
     truth = sac_truth.outcomes["return"][:20]
