@@ -137,7 +137,7 @@ def of_fidelity(truth: SacTruth, outcome: str, title: str, splits: int) -> Itera
         parts.append("–" if method == ITSELF else around(scores["lds"][:, -1]))
         yield f"| {method} | {' | '.join(parts)} | {PAPER.get(method, '')} |"
     later = np.flatnonzero(truth.seeds > 0)
-    for title, rows in (("ceiling, three seeds", truth.all), ("ceiling, the two of the second call", later)):
+    for title, rows in (("ceiling, three seeds", truth.all), ("ceiling, the two of the third call", later)):
         *each, of_mean = whence.evaluation.noise_ceiling(truth.runs(outcome, rows)).per_target
         shown = f"{np.nanmean(each):.2f} ({np.nanmin(each):.2f} to {np.nanmax(each):.2f})"
         yield f"| {title} | {shown} | | | {of_mean:.2f} | |"
