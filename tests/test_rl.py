@@ -192,8 +192,18 @@ def test_a_missing_package_of_an_environment_is_named():
     def make():
         raise gymnasium.error.DependencyNotInstalled('MuJoCo is not installed, run `pip install "gymnasium[mujoco]"`')
 
-    with pytest.raises(InputError, match=r"'ant' needs a package that is not installed: MuJoCo .*gymnasium\[mujoco\]"):
+    said = r"'ant' needs a package that is not installed: MuJoCo .*gymnasium\[mujoco\].*whence\[rl\]"
+    with pytest.raises(InputError, match=said):
         Agents({"ant": make}, majority)
+
+
+@pytest.mark.parametrize("numbers", [{"episodes": 0}, {"episodes": 2.5}, {"max_steps": 0}])
+def test_numbers_that_play_nothing_are_refused_at_once(numbers):
+    (name,) = numbers
+    with pytest.raises(InputError, match=f"'{name}' parameter of Agents must be an integer of at least 1"):
+        Agents({"corridor": Corridor}, majority, **numbers)
+    with pytest.raises(InputError, match=f"'{name}' parameter of rollout must be an integer of at least 1"):
+        rollout(always(1), Corridor, **numbers)
 
 
 @pytest.mark.parametrize(

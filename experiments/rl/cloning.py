@@ -109,6 +109,8 @@ class Cloning:
     problem : Problem
         The policy, the demonstrations of each task, and those held out as targets.
     recipe : whence.Recipe
+    shown, held_out : dict of str to (inputs, actions)
+        Demonstrations of each task to imitate, and to judge imitation by.
     mean, scale : ndarray
         What observations are standardised by: those of all demonstrations, whatever the subset.
     """
@@ -118,8 +120,8 @@ class Cloning:
         self.mean, self.scale = standard(demos)
         n = demos["seen"].shape[1]
         kept = n - max(1, round(HELD_OUT * n))
-        tasks, targets = (self._examples(demos, part) for part in (slice(kept), slice(kept, n)))
-        self.problem = Problem(network(width, 0), tasks, targets, loss="squared", device=device)
+        self.shown, self.held_out = (self._examples(demos, part) for part in (slice(kept), slice(kept, n)))
+        self.problem = Problem(network(width, 0), self.shown, self.held_out, loss="squared", device=device)
         self.stack = Stack(self.problem, batched=True)
 
     def train(self, subsets: np.ndarray, seed: int, rows: np.ndarray | None = None) -> State:

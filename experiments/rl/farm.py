@@ -24,8 +24,9 @@ class Farm:
 
     Parameters
     ----------
-    tasks : ndarray of shape (m, k)
-        Numbers of the tasks of each agent.
+    tasks : list of ndarray
+        Numbers of the tasks of each of m agents. Environments are numbered through: those of the first agent, then
+        those of the second.
     mean, scale : ndarray
         What is seen is given as (seen - mean) / scale.
     width, chunk, workers, seed : int
@@ -35,24 +36,26 @@ class Farm:
     ----------
     arrays : dict of str to ndarray
         Shared with the processes: policy (m, P); active (m,), above 0 for agents that go on; of the last order seen
-        (m, k, chunk + 1, 39), action (m, k, chunk, 4) and reward (m, k, chunk).
+        (n, chunk + 1, 39), action (n, chunk, 4) and reward (n, chunk) in n environments.
     """
 
     def __init__(
-        self, tasks: np.ndarray, mean: np.ndarray, scale: np.ndarray, *, width: int, chunk: int, workers: int, seed: int
-    ) -> None:
-        context, (m, k) = multiprocessing.get_context("spawn"), tasks.shape
-        n_inputs = SEEN + len(TASKS)
+        self, tasks: list[np.ndarray], mean: np.ndarray, scale: np.ndarray, *, width: int, chunk: int, workers: int,
+        seed: int,
+    ) -> None:  # fmt: skip
+        context, m = multiprocessing.get_context("spawn"), len(tasks)
+        ends = np.cumsum([len(own) for own in tasks])
+        n, n_inputs = int(ends[-1]), SEEN + len(TASKS)
         n_params = (n_inputs + 1) * width + (width + 1) * width + (width + 1) * 2 * ACTIONS
-        sizes = {"policy": (m, n_params), "active": (m,), "seen": (m, k, chunk + 1, SEEN)}
-        sizes |= {"action": (m, k, chunk, ACTIONS), "reward": (m, k, chunk)}
+        sizes = {"policy": (m, n_params), "active": (m,), "seen": (n, chunk + 1, SEEN)}
+        sizes |= {"action": (n, chunk, ACTIONS), "reward": (n, chunk)}
         memory = {name: context.RawArray("f", int(np.prod(shape))) for name, shape in sizes.items()}
         self.arrays = _views(memory, sizes)
         self.arrays["active"][:] = 1
         self._workers = []
-        for worker in range(min(workers, m)):
+        for agents in shares([len(own) for own in tasks], workers):
             here, there = context.Pipe()
-            own = {agent: tasks[agent].tolist() for agent in range(worker, m, workers)}
+            own = {agent: (int(ends[agent]) - len(tasks[agent]), tasks[agent].tolist()) for agent in agents}
             given = (there, memory, sizes, own, mean[:SEEN], scale[:SEEN], width, seed)
             process = context.Process(target=_work, args=given, daemon=True)
             process.start()
@@ -79,6 +82,14 @@ class Farm:
             process.join(PATIENCE)
 
 
+def shares(sizes: list[int], workers: int) -> list[list[int]]:
+    """Agents of each process, so that their environments are about as many: the largest first, to who has least."""
+    found: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    for agent in sorted(range(len(sizes)), key=lambda agent: -sizes[agent]):
+        min(found, key=lambda own: sum(sizes[other] for other in own)).append(agent)
+    return found
+
+
 def sample(layers: list[tuple[np.ndarray, np.ndarray]], inputs: np.ndarray, noise: np.ndarray) -> np.ndarray:
     """Actions (n, 4) that policies draw with normal noise (n, 4), at inputs (n, 49), as `sac.Agents.act`."""
     for weight, bias in layers[:-1]:
@@ -90,18 +101,18 @@ def sample(layers: list[tuple[np.ndarray, np.ndarray]], inputs: np.ndarray, nois
 
 
 def _work(
-    pipe: Connection, memory: Any, sizes: Any, own: dict[int, list[int]], mean: np.ndarray, scale: np.ndarray,
-    width: int, seed: int,
+    pipe: Connection, memory: Any, sizes: Any, own: dict[int, tuple[int, list[int]]], mean: np.ndarray,
+    scale: np.ndarray, width: int, seed: int,
 ) -> None:  # fmt: skip
     threadpool_limits(1)
     arrays, rng = _views(memory, sizes), np.random.default_rng([seed, *own])
-    envs = {agent: [_made(task, [seed, agent, task]) for task in tasks] for agent, tasks in own.items()}
-    one_hot = {agent: np.eye(len(TASKS), dtype=np.float32)[tasks] for agent, tasks in own.items()}
+    envs = {agent: [_made(task, [seed, agent, task]) for task in tasks] for agent, (_, tasks) in own.items()}
+    one_hot = {agent: np.eye(len(TASKS), dtype=np.float32)[tasks] for agent, (_, tasks) in own.items()}
     while (what := pipe.recv_bytes()) != b"end":
-        for agent in own:
+        for agent, (first, tasks) in own.items():
             if what == b"ready" or not arrays["active"][agent]:
                 continue
-            seen, action, reward = (arrays[name][agent] for name in ("seen", "action", "reward"))
+            seen, action, reward = (arrays[name][first : first + len(tasks)] for name in ("seen", "action", "reward"))
             if what == b"reset":
                 seen[:, -1] = [(env.reset()[0] - mean) / scale for env in envs[agent]]
                 continue

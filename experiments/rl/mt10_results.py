@@ -1,7 +1,9 @@
 r"""What subsets of the ten tasks of Meta-World's MT10 tell: the page of results, from the recorded runs.
 
-    python experiments/rl/mt10_results.py > benchmarks/results/mt10.md        a few minutes on a laptop
-    python experiments/rl/mt10_results.py --quick
+    python experiments/rl/mt10_results.py > benchmarks/results/mt10.md        about ten minutes of one core
+    python experiments/rl/mt10_results.py --quick                             two minutes
+
+With the environment variable MT10_CACHE, a folder, fits are kept there, so that changes of words take seconds.
 
 Reads what cloning.py and policy_estimates.py wrote, from ``--runs`` (benchmarks/results/mt10), and draws
 docs/images/mt10.png. The words of the page are in mt10_results.md.
@@ -19,9 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import sac_companions
 import sac_results
+import sac_rungs
 from sac_results import SacTruth
-from scoring import FEW_RUNS, ITSELF, PAPER, around, both, by_target, correlations, interval
+from scoring import (
+    FEW_RUNS,
+    ITSELF,
+    MEMORY,
+    PAPER,
+    around,
+    both,
+    by_target,
+    correlations,
+    interval,
+    of_played,
+    with_runs,
+)  # fmt: skip
 
 import whence
 from whence.surrogates.peers import peers
@@ -30,7 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 RUNS = ROOT / "benchmarks" / "results" / "mt10"
 TRAINED_ON, JUDGED_BY = 40, 10  # subsets, as in the paper
 ANY = "with any three (mean of all 84)"
-SACS = {"SAC": "sac", "SAC, 71,400 steps": "sac_71k"}  # folders
+SAC, EARLY, MORE, LATER = "sac", "sac_71k", "sac_more", "sac_later"  # folders of calls of sac_subsets.py
 RUNGS = {  # name of the file: what it is, and its price in true runs, by passes
     "gradex_joint": ("GradEx at the joint policy", 1.7),
     "gradex_along": ("GradEx along the joint run", 46),
@@ -88,6 +104,7 @@ class Truth:
 # ---- how well surrogates predict --------------------------------------------------------------------------
 
 
+@MEMORY.cache
 def fidelity(truth: Truth, values: np.ndarray, splits: int) -> dict[str, dict[str, np.ndarray]]:
     """Scores of methods over splits: {method: {score: (splits, targets)}}.
 
@@ -239,20 +256,12 @@ def estimates(truth: Truth, folder: Path, splits: int) -> Iterator[str]:
     first = truth.runs(truth.loss[:1], "loss")
     files = {name: np.load(folder / f"rung_{name}.npz")["losses"] for name in RUNGS}
     rungs = {name: truth.runs(losses[None].astype(float), "loss") for name, losses in files.items()}
-    scores: dict[tuple[str, int], list[np.ndarray]] = {}
-    for split in range(splits):
-        order = np.random.default_rng(split).permutation(first.n_runs)
-        others = first.rows(order[max(FEW_RUNS) :])
-        for n in FEW_RUNS:
-            for name in ("", *rungs):
-                model = whence.fit(first.rows(order[:n]), estimates=rungs.get(name))
-                scores.setdefault((name, n), []).append(correlations(model.predict(others.subsets), others.values))
     yield "\n| | price in true runs | no true run | " + " | ".join(f"and {n}" for n in FEW_RUNS) + " |"
     yield "|" + "---|" * (3 + len(FEW_RUNS))
     for name in ("", *rungs):
         title, price = RUNGS.get(name, ("true runs alone", ""))
         alone = both(correlations(rungs[name].values, first.values)) if name else ""
-        cells = [both(np.nanmean(scores[name, n], axis=0)) for n in FEW_RUNS]
+        cells = [both(scores) for scores in with_runs(first, rungs.get(name), splits)]
         yield f"| {title} | {price} | {alone} | {' | '.join(cells)} |"
     limit = ceiling(truth.runs(truth.loss[: truth.seeds], "loss").values, truth.seeds)
     yield f"| ceiling, another seed | | {both(limit)} | | | |"
@@ -264,14 +273,9 @@ def played(truth: Truth, folder: Path) -> Iterator[str]:
     found = {title: file for title, file in files.items() if "rolled" in file}
     rows = next(iter(found.values()))["rolled"]
     inside, trained = truth.subsets[rows] > 0, truth.return_[:, rows]
-    reached = {title: [file[key].mean(2) for key in ("returns", "success")] for title, file in found.items()}
-    reached["training, another seed"] = [trained[1], truth.success[1, rows]]
-    yield "\n| policies of | return, target in the subset | … not in it | success, in it | … not | rank correlation |"
-    yield "|" + "---|" * 6
-    for title, (returns, success) in reached.items():
-        parts = [f"{returns[k].mean():.0f}" for k in (inside, ~inside)]
-        parts += [f"{success[k].mean():.2f}" for k in (inside, ~inside)]
-        yield f"| {title} | {' | '.join(parts)} | {np.nanmean(correlations(returns, trained[0])):.2f} |"
+    reached = {title: (file["returns"].mean(2), file["success"].mean(2)) for title, file in found.items()}
+    reached["training, another seed"] = trained[1], truth.success[1, rows]
+    yield from of_played(reached, inside, trained[0])
 
 
 def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
@@ -294,8 +298,8 @@ def draw(truth: Truth, sac: SacTruth, path: Path) -> None:
     figure.savefig(path, dpi=90)
 
 
-def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, Iterator[str]]:
-    """Lines of the page about learning from rewards, by their name in mt10_results.md."""
+def of_sac(truth: Truth, folder: Path, splits: int) -> tuple[dict[str, Iterator[str]], dict[str, object]]:
+    """Lines of the page about learning from rewards, and facts, by their name in mt10_results.md."""
     values = {
         "return": truth.return_[: truth.seeds, truth.sevens],
         "success": truth.success[: truth.seeds, truth.sevens],
@@ -305,15 +309,24 @@ def of_sac(truth: Truth, sacs: dict[str, SacTruth], splits: int) -> dict[str, It
     flat = {name: np.concatenate(own) for name, own in values.items()}
     seeds = np.repeat(np.arange(truth.seeds), len(sevens))
     cloning = SacTruth(np.tile(sevens, (truth.seeds, 1)), seeds, 0 * seeds, flat, truth.names, {})
-    return {
-        "sac_reached": sac_results.reached(sacs | {"cloning": cloning}),
+    sac, early = SacTruth.read(folder / SAC, folder / MORE), SacTruth.read(folder / EARLY)
+    rungs = sac_rungs.read(folder)
+    reached = {"SAC": sac.of(sac.first), "SAC, 71,400 steps": early, "cloning": cloning}
+    lines = {
+        "sac_reached": sac_results.reached(reached),
         "sac_fidelity": itertools.chain.from_iterable(
-            sac_results.of_fidelity(sac, name, f"{name.capitalize()} of {title}", splits)
-            for title, sac in sacs.items()
-            for name in flat
+            sac_results.of_fidelity(sac, name, f"{name.capitalize()} of SAC", splits) for name in flat
         ),
-        "sac_fused": sac_results.fused(sacs["SAC"], cloned, max(2, splits // 6)),
+        "sac_companions": sac_companions.companions(folder / MORE),
+        "sac_threes": sac_companions.threes(folder / MORE, folder / LATER),
+        "sac_plain": sac_companions.plain(folder / LATER, folder / MORE),
+        "sac_estimates": sac_rungs.alone(rungs, sac),
+        "sac_fused": sac_rungs.fused(sac, rungs, cloned, max(2, splits // 6)),
+        "sac_played": sac_rungs.played(rungs, sac),
     }
+    facts = sac_results.speed(early, folder / "sb3_speed.json") | sac_results.levels(sac)
+    linear = json.loads((folder / SAC / "first_order.json").read_text(encoding="utf-8"))
+    return lines, facts | {"sac_error": linear["error over outputs"], "sac_of_change": linear["error over change"]}
 
 
 def main() -> None:
@@ -324,17 +337,18 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
     truth, joint, splits = Truth(given.runs), dict(np.load(given.runs / "joint.npz")), 2 if given.quick else 24
-    sacs = {title: SacTruth.read(given.runs / folder) for title, folder in SACS.items()}
-    draw(truth, sacs["SAC"], given.picture)
+    sac = SacTruth.read(given.runs / SAC)
+    draw(truth, sac, given.picture)
     error, of_change = (np.mean(joint[f"error_of_{kind}"]) for kind in ("outputs", "change"))
     tables = {
         "returns": of_fidelity(truth, truth.return_[: truth.seeds], splits),
         "success": of_fidelity(truth, truth.success[: truth.seeds], splits),
-        "cotraining": cotraining(truth, sacs["SAC"], joint["cosines"], joint["expert"]),
+        "cotraining": cotraining(truth, sac, joint["cosines"], joint["expert"]),
         "estimates": estimates(truth, given.runs, max(2, splits // 6)),
         "played": played(truth, given.runs),
     }
-    tables |= of_sac(truth, sacs, splits)
+    of_rewards, facts_of_rewards = of_sac(truth, given.runs, splits)
+    tables |= of_rewards
     facts = {
         "seeds": truth.seeds,
         "splits": splits,
@@ -343,10 +357,7 @@ def main() -> None:
         "error": error,
         "of_change": of_change,
     }
-    facts |= sac_results.speed(sacs["SAC, 71,400 steps"], given.runs / "sb3_speed.json")
-    linear = json.loads((given.runs / SACS["SAC"] / "first_order.json").read_text(encoding="utf-8"))
-    facts |= {"agreement": agreement(truth), "sac_error": linear["error over outputs"]}
-    facts |= {"sac_of_change": linear["error over change"]}
+    facts |= facts_of_rewards | {"agreement": agreement(truth)}
     page = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
     today = f"{datetime.date.today():%-d %B %Y}"
     print(page.format(date=today, **facts, **{name: "\n".join(lines) for name, lines in tables.items()}), end="")

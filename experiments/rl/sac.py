@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 
+import numpy as np
 import torch
 from farm import LOG_STD
 from mt10 import ACTIONS, SEEN, TASKS
@@ -51,14 +52,10 @@ class Agents:
 
     def act(self, seen: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Actions (m, n, 4) and their log densities (m, n), at inputs (m, n, 49); the likeliest without noise."""
-        mean, wide = _run(self.actor, seen).chunk(2, dim=-1)
-        low, high = LOG_STD
-        log_std = low + (high - low) * (torch.tanh(wide) + 1) / 2
+        outputs = _run(self.actor, seen)
         if noise is None:
-            return torch.tanh(mean), torch.zeros_like(mean[..., 0])
-        raw = mean + log_std.exp() * noise
-        bent = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))  # log of the derivative of tanh
-        return torch.tanh(raw), (-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - bent).sum(-1)
+            return torch.tanh(outputs[..., :ACTIONS]), torch.zeros_like(outputs[..., 0])
+        return drawn(outputs, noise)
 
     def values(self, critic: Layers, seen: Tensor, action: Tensor) -> Tensor:
         """Values of both critics of each agent, (m, 2, n)."""
@@ -117,53 +114,68 @@ class Agents:
 
 
 class Replay:
-    """What m agents did in each of their k tasks, and demonstrations of these tasks, which they share.
+    """What m agents did in each of their tasks, and demonstrations of all tasks, which they share.
 
     Parameters
     ----------
-    tasks : tensor of shape (m, k)
-        Numbers of the tasks of each agent.
-    demos : tensor of shape (10, n, ROW), optional
-        Demonstrations of each task, which half of every batch is drawn from.
+    tasks : list of ndarray
+        Numbers of the tasks of each agent; environments are numbered through, as those of `farm.Farm`.
+    shown : ndarray of bool (m,)
+        Whether half of each batch of an agent is demonstrations.
+    demos : tensor of shape (10, n, ROW)
+        Demonstrations of each task.
+    capacity, batch, seed : int
+        Steps that are kept of each environment, at least n, and steps of a batch.
     """
 
-    def __init__(self, tasks: Tensor, capacity: int, demos: Tensor | None, seed: int) -> None:
-        self.tasks, self.demos, self.count, self.capacity = tasks, demos, 0, capacity
-        self.rows = torch.zeros(*tasks.shape, capacity, ROW, device=tasks.device)
-        self.one_hot = functional.one_hot(tasks, len(TASKS)).float()
-        self._random = torch.Generator(tasks.device).manual_seed(seed)
+    def __init__(
+        self, tasks: list[np.ndarray], shown: np.ndarray, demos: Tensor, *, capacity: int, batch: int, seed: int
+    ) -> None:
+        self.count, self.capacity, self.n_demos = 0, capacity, demos.shape[1]
+        self.n_envs, device = sum(len(own) for own in tasks), demos.device
+        self.rows = torch.zeros(self.n_envs + len(TASKS), capacity, ROW, device=device)
+        self.rows[self.n_envs :, : self.n_demos] = demos
+        task, row = np.empty((2, len(tasks), batch), int)
+        first = 0
+        for agent, own in enumerate(tasks):  # what it did goes round its tasks, and so do demonstrations after it
+            n_own = batch - batch // 2 if shown[agent] else batch
+            turn = np.r_[:n_own, : batch - n_own] % len(own)
+            task[agent] = own[turn]
+            row[agent] = np.where(np.arange(batch) < n_own, first + turn, self.n_envs + own[turn])
+            first += len(own)
+        self.task, self.row = (torch.from_numpy(part).to(device) for part in (task, row))
+        self.one_hot = functional.one_hot(self.task, len(TASKS)).float()
+        self._random = torch.Generator(device).manual_seed(seed)
 
     def add(self, seen: Tensor, action: Tensor, reward: Tensor) -> None:
-        """Keep n steps of every agent in each of its tasks: seen (m, k, n + 1, 39), the others (m, k, n, …).
+        """Keep n steps of every environment: seen (environments, n + 1, 39), the others (environments, n, …).
 
         The oldest go when it is full; the capacity must be a multiple of n.
         """
-        start, n = self.count % self.capacity, action.shape[2]
-        steps = torch.cat([seen[:, :, :-1], action, reward[..., None], seen[:, :, 1:]], dim=-1)
-        self.rows[:, :, start : start + n] = steps
+        start, n = self.count % self.capacity, action.shape[1]
+        steps = torch.cat([seen[:, :-1], action, reward[..., None], seen[:, 1:]], dim=-1)
+        self.rows[: self.n_envs, start : start + n] = steps
         self.count += n
 
-    def draw(self, n: int) -> tuple[Tensor, ...]:
-        """Return a batch of n steps of each task, as `Agents.update` takes it."""
-        m, k = self.tasks.shape
-        n_shown = 0 if self.demos is None else n // 2
-        place = self._integers(min(self.count, self.capacity), (m, k, n - n_shown))
-        parts = [self.rows.gather(2, place[..., None].expand(-1, -1, -1, ROW))]
-        if self.demos is not None:
-            parts.append(self.demos[self.tasks[..., None], self._integers(self.demos.shape[1], (m, k, n_shown))])
-        drawn = torch.cat(parts, dim=2)
+    def draw(self) -> tuple[Tensor, ...]:
+        """Return a batch of each agent, as `Agents.update` takes it."""
+        below = torch.where(self.row < self.n_envs, min(self.count, self.capacity), self.n_demos)
+        place = (torch.rand(self.row.shape, device=self.row.device, generator=self._random) * below).long()
+        drawn = self.rows[self.row, torch.minimum(place, below - 1)]
         seen, action, reward, after = drawn.split([SEEN, ACTIONS, 1, SEEN], dim=-1)
-        task = self.tasks[..., None].expand(-1, -1, n).flatten(1)
-        noise = torch.randn(2, m, k * n, ACTIONS, device=drawn.device, generator=self._random)
-        with_task = (self.inputs(seen).flatten(1, 2), self.inputs(after).flatten(1, 2))
-        return with_task[0], action.flatten(1, 2), reward.flatten(1), with_task[1], task, noise
+        noise = torch.randn(2, *self.row.shape, ACTIONS, device=self.row.device, generator=self._random)
+        with_task = (torch.cat([part, self.one_hot], dim=-1) for part in (seen, after))
+        return next(with_task), action, reward[..., 0], next(with_task), self.task, noise
 
-    def inputs(self, seen: Tensor) -> Tensor:
-        """What is seen, (m, k, n, 39), with the one-hot of its task."""
-        return torch.cat([seen, self.one_hot[:, :, None].expand(-1, -1, seen.shape[2], -1)], dim=-1)
 
-    def _integers(self, below: int, shape: tuple[int, ...]) -> Tensor:
-        return torch.randint(below, shape, device=self.tasks.device, generator=self._random)
+def drawn(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions (…, 4) that actors with such outputs (…, 8) draw by normal noise (…, 4), and their log densities (…)."""
+    mean, wide = outputs.chunk(2, dim=-1)
+    low, high = LOG_STD
+    log_std = low + (high - low) * (torch.tanh(wide) + 1) / 2
+    raw = mean + log_std.exp() * noise
+    bent = 2 * (math.log(2) - raw - functional.softplus(-2 * raw))  # log of the derivative of tanh
+    return torch.tanh(raw), (-0.5 * noise**2 - log_std - 0.5 * math.log(2 * math.pi) - bent).sum(-1)
 
 
 def _networks(seeds: list[tuple[int, int]], sizes: tuple[int, ...], device: str) -> Layers:

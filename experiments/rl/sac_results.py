@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from scoring import FEW_RUNS, ITSELF, PAPER, around, both, correlations, interval
+from sac_companions import done
+from scoring import ITSELF, MEMORY, PAPER, around, correlations, interval
 
 import whence
 from whence.surrogates.peers import peers
@@ -16,13 +17,11 @@ from whence.surrogates.peers import peers
 METHODS = ("tuned kernel", "paper kernel", "tuned linear")
 JUDGED_BY = 10  # subsets, as in the paper
 OUTCOMES = ("return", "success")
-DEMO_STEPS = 10 * 20 * 200  # environment steps of all demonstrations
-JUDGING_STEPS = 10 * 4 * 200  # … of the episodes that judge a policy
 
 
 @dataclass(frozen=True)
 class SacTruth:
-    """Episodes of the agents of a run: those of a first seed come first, then more seeds of some of their subsets.
+    """Episodes of agents with seven tasks each: those of a first seed come first, then more seeds of some subsets.
 
     Attributes
     ----------
@@ -32,7 +31,7 @@ class SacTruth:
         Mean return and success of each agent in each task.
     names : list of str
     facts : dict
-        What sac_subsets.py said of its run.
+        What sac_subsets.py said of its first run.
     """
 
     subsets: np.ndarray
@@ -43,14 +42,22 @@ class SacTruth:
     facts: dict[str, object]
 
     @classmethod
-    def read(cls, folder: Path) -> SacTruth:
-        """What a folder has of sac_truth.npz and sac_subsets.json."""
-        found = dict(np.load(folder / "sac_truth.npz"))
-        outcomes = {"return": found["returns"].mean(2), "success": found["success"].mean(2)}
+    def read(cls, folder: Path, *more: Path) -> SacTruth:
+        """What folders have of sac_truth.npz, of agents that made all their steps, and of sac_subsets.json."""
+        files = [dict(np.load(one / "sac_truth.npz")) for one in (folder, *more)]
+        kept = [of_sevens(file) for file in files]
+        steps = [np.broadcast_to(file["steps"], file["seeds"].shape) for file in files]
+
+        def whole(parts: list[np.ndarray]) -> np.ndarray:
+            return np.concatenate([part[rows] for part, rows in zip(parts, kept, strict=True)])
+
+        outcomes = {
+            "return": whole([file["returns"].mean(2) for file in files]).astype(float),
+            "success": whole([file["success"].mean(2) for file in files]).astype(float),
+        }
         facts = json.loads((folder / "sac_subsets.json").read_text(encoding="utf-8"))
-        subsets, names = found["subsets"].astype(float), found["task_names"].tolist()
-        steps = np.broadcast_to(found["steps"], found["seeds"].shape)
-        return cls(subsets, found["seeds"], steps, {k: v.astype(float) for k, v in outcomes.items()}, names, facts)
+        subsets, seeds = (whole([file[key] for file in files]) for key in ("subsets", "seeds"))
+        return cls(subsets.astype(float), seeds, whole(steps), outcomes, files[0]["task_names"].tolist(), facts)
 
     @property
     def all(self) -> np.ndarray:
@@ -62,15 +69,23 @@ class SacTruth:
         """Numbers of the agents of the first seed."""
         return np.flatnonzero(self.seeds == 0)
 
+    def of(self, rows: np.ndarray) -> SacTruth:
+        """What is known of some agents."""
+        outcomes = {name: values[rows] for name, values in self.outcomes.items()}
+        return replace(
+            self, subsets=self.subsets[rows], seeds=self.seeds[rows], steps=self.steps[rows], outcomes=outcomes
+        )
+
     def runs(self, outcome: str, rows: np.ndarray) -> whence.Outcomes:
         """Table of some agents; the mean over tasks is the last target."""
         values = self.outcomes[outcome][rows]
         return table(self.subsets[rows], values, self.names, outcome)
 
-    def with_seeds(self, rows: np.ndarray) -> np.ndarray:
-        """Numbers of all agents of the subsets of these agents."""
-        same = (self.subsets[:, None] == self.subsets[rows]).all(2).any(1)
-        return np.flatnonzero(same)
+
+def of_sevens(file: dict[str, np.ndarray]) -> np.ndarray:
+    """Numbers of the agents of a file that learned seven tasks, with demonstrations and to the end."""
+    shown = file.get("shown", np.ones(len(file["seeds"]), bool))
+    return np.flatnonzero((file["subsets"].sum(1) == 7) & shown & done(file))
 
 
 def table(subsets: np.ndarray, values: np.ndarray, names: list[str], outcome: str) -> whence.Outcomes:
@@ -83,18 +98,19 @@ def table(subsets: np.ndarray, values: np.ndarray, names: list[str], outcome: st
 # ---- how well surrogates predict --------------------------------------------------------------------------
 
 
+@MEMORY.cache
 def fidelity(truth: SacTruth, outcome: str, splits: int) -> dict[str, dict[str, np.ndarray]]:
     """Scores of methods over splits of the subsets, the same splits for all: {method: {score: (splits, targets)}}.
 
-    Learned from are all runs of all subsets but ten; those are judged by their run of the first seed. ``inside``: by
-    those that contain the target. ``gain``: what the best predicted of these has beyond their mean.
+    One run of each subset, of the first seed: ten are judged, the others learned from. ``inside``: judged by those that
+    contain the target. ``gain``: what the best predicted of these has beyond their mean.
     """
     methods = {"whence.fit": whence.fit} | peers(METHODS)
     scores: dict[str, dict[str, list[np.ndarray]]] = {}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(truth.first)
-        held, learned = order[:JUDGED_BY], truth.with_seeds(order[JUDGED_BY:])
-        judge, train = truth.runs(outcome, held), truth.runs(outcome, learned)
+        held = order[:JUDGED_BY]
+        judge, train = truth.runs(outcome, held), truth.runs(outcome, order[JUDGED_BY:])
         guesses = {name: method(train).predict(judge.subsets) for name, method in methods.items()}
         guesses[ITSELF] = np.hstack([judge.subsets, np.zeros((len(held), 1))])
         inside = np.where(np.hstack([judge.subsets, np.ones((len(held), 1))]) > 0, judge.values, np.nan)
@@ -120,41 +136,11 @@ def of_fidelity(truth: SacTruth, outcome: str, title: str, splits: int) -> Itera
         parts.append("–" if method == ITSELF else interval(scores["gain"][:, :-1].mean(0) / scale))
         parts.append("–" if method == ITSELF else around(scores["lds"][:, -1]))
         yield f"| {method} | {' | '.join(parts)} | {PAPER.get(method, '')} |"
-    if truth.seeds.any():
-        *each, of_mean = whence.evaluation.noise_ceiling(truth.runs(outcome, truth.all)).per_target
+    later = np.flatnonzero(truth.seeds > 0)
+    for title, rows in (("ceiling, three seeds", truth.all), ("ceiling, the two of the third call", later)):
+        *each, of_mean = whence.evaluation.noise_ceiling(truth.runs(outcome, rows)).per_target
         shown = f"{np.nanmean(each):.2f} ({np.nanmin(each):.2f} to {np.nanmax(each):.2f})"
-        yield f"| ceiling | {shown} | | | {of_mean:.2f} | |"
-
-
-# ---- estimates --------------------------------------------------------------------------------------------
-
-
-def fused(truth: SacTruth, cloning: dict[str, whence.Outcomes], splits: int) -> Iterator[str]:
-    """Lines of the page: runs of cloning as estimates of those of SAC, alone and with a few true runs.
-
-    The price is counted in environment steps: demonstrations, and the episodes that judge the policies of cloning.
-    """
-    price = (DEMO_STEPS + cloning["return"].n_runs * JUDGING_STEPS) / (truth.steps.max() + JUDGING_STEPS)
-    yield "\n| | price in runs of SAC | no run of SAC | " + " | ".join(f"and {n}" for n in FEW_RUNS) + " |"
-    yield "|" + "---|" * (3 + len(FEW_RUNS))
-    for outcome in OUTCOMES:
-        first = truth.runs(outcome, truth.first)
-        scores: dict[tuple[bool, int], list[np.ndarray]] = {}
-        for split in range(splits):
-            order = np.random.default_rng(split).permutation(first.n_runs)
-            others = first.rows(order[max(FEW_RUNS) :])
-            for n in FEW_RUNS:
-                for with_cloning in (False, True):
-                    estimates = cloning[outcome] if with_cloning else None
-                    model = whence.fit(first.rows(order[:n]), estimates=estimates)
-                    guess = model.predict(others.subsets)
-                    scores.setdefault((with_cloning, n), []).append(correlations(guess, others.values))
-        cloned = cloning[outcome]
-        same = [cloned.values[(cloned.subsets == subset).all(1)][0] for subset in first.subsets]
-        alone = correlations(np.array(same), first.values)
-        for with_cloning, title, cost in ((False, "SAC alone", ""), (True, "one seed of cloning", f"{price:.1f}")):
-            cells = [both(np.nanmean(scores[with_cloning, n], axis=0)) for n in FEW_RUNS]
-            yield f"| {outcome}: {title} | {cost} | {both(alone) if with_cloning else ''} | {' | '.join(cells)} |"
+        yield f"| {title} | {shown} | | | {of_mean:.2f} | |"
 
 
 # ---- what was reached -------------------------------------------------------------------------------------
@@ -182,3 +168,22 @@ def speed(truth: SacTruth, peer: Path) -> dict[str, object]:
         "their_updates": f"{updates[1]:.0f}", "steps_ratio": f"{steps[0] / steps[1]:.0f}",
         "updates_ratio": f"{updates[0] / updates[1]:.0f}",
     }  # fmt: skip
+
+
+def levels(truth: SacTruth) -> dict[str, object]:
+    """Facts of the page: what the first seed of the repeated subsets reaches in their tasks, beside the others."""
+    found: dict[str, object] = {}
+    subsets = np.unique(truth.subsets[truth.seeds > 0], axis=0)
+    for outcome, digits in (("return", 0), ("success", 2)):
+        first, later = [], []
+        for subset in subsets:
+            same = (truth.subsets == subset).all(1)
+            for values, those in ((first, same & (truth.seeds == 0)), (later, same & (truth.seeds > 0))):
+                values.append(truth.outcomes[outcome][those][:, subset > 0].mean())
+        gap = np.array(first) - np.array(later)
+        found |= {
+            f"first_{outcome}": f"{np.mean(first):.{digits}f}",
+            f"later_{outcome}": f"{np.mean(later):.{digits}f}",
+        }
+        found[f"gap_{outcome}"] = interval(gap, digits)
+    return found

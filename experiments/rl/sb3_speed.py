@@ -18,9 +18,10 @@ import gymnasium
 import numpy as np
 import torch
 from cloning import arguments
+from crew import Crew
 from mt10 import ACTIONS, SEEN, TASKS, Task
-from sac import Agents, Replay
-from sac_subsets import SIZES, chosen
+from sac import ROW, Agents, Replay
+from sac_subsets import SIZES
 from stable_baselines3 import SAC
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import SubprocVecEnv
@@ -56,12 +57,12 @@ class Blank(gymnasium.Env):
 
 def updates_alone(given) -> dict[str, object]:
     """Processor milliseconds that an update of one agent takes, stacked and in Stable-Baselines3; best of several."""
-    k, n_updates = 7, 2 if given.quick else 20
-    batch = given.per_task * k
+    k, n_updates, batch = 7, 2 if given.quick else 20, given.batch
     agents = Agents(list(range(given.agents)), given.width, "cpu")
-    replay = Replay(torch.arange(k).expand(given.agents, k).contiguous(), 200, None, seed=0)
-    shape = (given.agents, k, 200)
-    replay.add(torch.randn(given.agents, k, 201, SEEN), torch.rand(*shape, ACTIONS), torch.rand(shape))
+    sizes, none = {"capacity": 200, "batch": batch, "seed": 0}, torch.zeros(len(TASKS), 1, ROW)
+    replay = Replay([np.arange(k)] * given.agents, np.zeros(given.agents, bool), none, **sizes)
+    shape = (given.agents * k, 200)
+    replay.add(torch.randn(given.agents * k, 201, SEEN), torch.rand(*shape, ACTIONS), torch.rand(shape))
     net = {"net_arch": [given.width, given.width]}
     model = SAC("MlpPolicy", Blank(), batch_size=batch, buffer_size=2000, learning_starts=1000, policy_kwargs=net,
                 device="cpu")  # fmt: skip
@@ -70,7 +71,7 @@ def updates_alone(given) -> dict[str, object]:
     for _ in range(5):
         since = time.process_time()
         for _ in range(n_updates):
-            agents.update(*replay.draw(given.per_task))
+            agents.update(*replay.draw())
         between = time.process_time()
         model.train(gradient_steps=n_updates, batch_size=batch)
         ours, theirs = (between - since) / given.agents, time.process_time() - between
@@ -87,13 +88,12 @@ def main() -> None:
     if given.agents:
         print(json.dumps(updates_alone(given)), flush=True)
         return
-    row = chosen(1, 0)[0][0]
-    names = [name for name, inside in zip(TASKS, row, strict=True) if inside]
+    names = [TASKS[k] for k in Crew.sevens(1, 0).tasks[0]]
     envs = SubprocVecEnv([functools.partial(Task, name) for name in names], start_method="spawn")
-    batch = given.per_task * len(names)
     model = SAC(
-        "MlpPolicy", envs, batch_size=batch, train_freq=1, gradient_steps=given.updates, learning_starts=2 * batch,
-        buffer_size=100_000, policy_kwargs={"net_arch": [given.width, given.width]}, device=given.device,
+        "MlpPolicy", envs, batch_size=given.batch, train_freq=1, gradient_steps=given.updates,
+        learning_starts=2 * given.batch, buffer_size=100_000, device=given.device,
+        policy_kwargs={"net_arch": [given.width, given.width]},
     )  # fmt: skip
     torch.set_float32_matmul_precision("high")
     clock = Clock(given.seconds)
@@ -103,7 +103,7 @@ def main() -> None:
     envs.close()
     found = {
         "environment steps a second": round(steps / seconds), "updates a second": round(updates / seconds, 1),
-        "batch": batch, "tasks": names, "seconds": round(seconds, 1), "device": given.device,
+        "batch": given.batch, "tasks": names, "seconds": round(seconds, 1), "device": given.device,
     }  # fmt: skip
     print(json.dumps(found), flush=True)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from whence.errors import InputError, brief
+from whence.errors import InputError, brief, whole_number
 from whence.measuring.fingerprint import parts_of
 from whence.measuring.outcome_fn import OutcomeFn, name_of
 from whence.outcomes.subset import Subset
@@ -65,6 +65,8 @@ class Agents(OutcomeFn):
             raise InputError(
                 f"must be a function of (envs, seed). Got {train!r} instead.", parameter="train", of="Agents"
             )
+        for name, number in (("episodes", episodes), ("max_steps", max_steps)):
+            whole_number(number, name, of="Agents")
         self._envs = makers(envs, "envs")
         self._targets = self._envs if targets is None else makers(targets, "targets", self._envs)
         self._train, self._episodes = train, episodes

@@ -85,7 +85,8 @@ def rollout(
     from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 
-    whole_number(episodes, "episodes", of="rollout")
+    for name, number in (("episodes", episodes), ("max_steps", max_steps)):
+        whole_number(number, name, of="rollout")
     act, make = acting(policy), maker(env, str(env))
     n = min(episodes, copies or 20)
     made = (AsyncVectorEnv if processes else SyncVectorEnv)([lambda: TimeLimit(make(), max_steps)] * n)
@@ -208,7 +209,10 @@ def _spaces(make: Make, name: str) -> tuple[Space[object], Space[object]]:
     try:
         env = make()
     except error.DependencyNotInstalled as missing:
-        raise InputError(f"The environment '{name}' needs a package that is not installed: {missing}.") from missing
+        ours = ', or pip install "whence[rl]", which brings MuJoCo' if "mujoco" in str(missing).lower() else ""
+        raise InputError(
+            f"The environment '{name}' needs a package that is not installed: {missing}{ours}."
+        ) from missing
     except Exception as failed:
         raise InputError(f"The environment '{name}' could not be made: {brief(failed)}") from failed
     try:
