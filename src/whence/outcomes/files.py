@@ -131,6 +131,8 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "run"
     with errors_name(path):
+        if not path.suffix and not path.exists():
+            raise InputError("there is no such file or folder.")
         kind = kind_of(path)
         if not path.exists():
             raise InputError("there is no such file.")
