@@ -15,6 +15,7 @@ from whence.cli import app
 from whence.errors import DataWarning, InputError
 from whence.outcomes import read_outcomes
 from whence.outcomes.cells import read_subsets
+from whence.outcomes.listed import lists_subsets
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")  # a test looks at the notes it is about
 
@@ -448,6 +449,10 @@ class TestOtherShapes:
     def test_notes_of_a_person_are_no_list(self, tmp_path):
         frame = pd.DataFrame(self.S, columns=TASKS).assign(note=["lr=3e-4 looks: fine", "again"] * 12, loss=self.loss)
         assert (self.read(coded(tmp_path, frame)) == self.S).all()
+
+    def test_words_of_a_comment_are_no_names(self):
+        assert not lists_subsets("comment", ["looks good", "looks bad", "bad", "good"])
+        assert lists_subsets("comment", ["looks,good", "looks,bad", "bad", "good"])
 
     @pytest.mark.parametrize("options", [{}, {"subset_column": "source"}])
     def test_a_column_for_each_source_of_a_run(self, tmp_path, options):
