@@ -2,6 +2,8 @@
 
 import json
 import shlex
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,7 @@ from whence.cli import app
 from whence.errors import DataWarning, InputError
 from whence.outcomes import read_outcomes
 from whence.outcomes.cells import read_subsets
+from whence.outcomes.listed import lists_subsets
 
 pytestmark = pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")  # a test looks at the notes it is about
 
@@ -412,3 +415,87 @@ def test_a_measurement_is_no_task_beside_fewer_than_two(tmp_path, others):
         with pytest.raises(InputError, match="no task column is left"):
             read_outcomes(path, ["loss"])
     assert read_outcomes(path, ["loss"], tasks=["val acc"]).task_names == ("val acc",)
+
+
+# ---- lists of tasks, codes and words in other shapes -----------------------------------------------------
+
+
+def coded(folder, frame, name="runs.csv"):
+    path = folder / name
+    frame.to_csv(path, index=False)
+    return path
+
+
+class TestOtherShapes:
+    S, loss = S, LOSS
+
+    def read(self, path, **options):
+        runs = read_outcomes(path, "loss", **options)
+        order = [runs.task_names.index(task) for task in TASKS]
+        return runs.subsets[:, order]
+
+    def test_overrides_of_a_launcher(self, tmp_path):
+        words = np.where(self.S == 1, "true", "false")
+        cells = [" ".join(f"+data.{task}={word}" for task, word in zip(TASKS, row, strict=True)) for row in words]
+        path = coded(tmp_path, pd.DataFrame({"overrides": cells, "loss": self.loss}))
+        assert (self.read(path) == self.S).all()
+
+    def test_weights_after_colons(self, tmp_path):
+        W = np.random.default_rng(0).dirichlet(np.ones(4), 24).round(3)
+        cells = [" ".join(f"{task}:{weight}" for task, weight in zip(TASKS, row, strict=True)) for row in W]
+        path = coded(tmp_path, pd.DataFrame({"recipe": cells, "loss": self.loss}))
+        np.testing.assert_array_equal(self.read(path), W)
+
+    def test_notes_of_a_person_are_no_list(self, tmp_path):
+        frame = pd.DataFrame(self.S, columns=TASKS).assign(note=["lr=3e-4 looks: fine", "again"] * 12, loss=self.loss)
+        assert (self.read(coded(tmp_path, frame)) == self.S).all()
+
+    def test_words_of_a_comment_are_no_names(self):
+        assert not lists_subsets("comment", ["looks good", "looks bad", "bad", "good"])
+        assert lists_subsets("comment", ["looks,good", "looks,bad", "bad", "good"])
+
+    @pytest.mark.parametrize("options", [{}, {"subset_column": "source"}])
+    def test_a_column_for_each_source_of_a_run(self, tmp_path, options):
+        rows = [[task for task, used in zip(TASKS, row, strict=True) if used] for row in self.S]
+        frame = pd.DataFrame({f"source {n + 1}": [row[n] if n < len(row) else "" for row in rows] for n in range(4)})
+        assert (self.read(coded(tmp_path, frame.assign(loss=self.loss)), **options) == self.S).all()
+
+    def test_minus_one_and_one(self, tmp_path):
+        path = coded(tmp_path, pd.DataFrame(2 * self.S - 1, columns=TASKS).assign(loss=self.loss))
+        assert (self.read(path) == self.S).all()
+
+    def test_negative_weights_in_all_tasks_are_not_mended_by_leaving_out_all_tasks(self, tmp_path):
+        path = coded(tmp_path, pd.DataFrame(-self.S, columns=TASKS).assign(loss=self.loss))
+        with pytest.raises(InputError, match="must be at least 0") as caught:
+            read_outcomes(path, "loss")
+        assert not caught.value.fix
+
+    def test_pass_and_fail(self, tmp_path):
+        frame = pd.DataFrame(self.S, columns=TASKS).assign(loss=np.where(self.loss < 2.2, "Pass", "fail"))
+        runs = read_outcomes(coded(tmp_path, frame), "loss")
+        assert (runs.values[:, 0] == (self.loss < 2.2)).all()
+
+    def test_an_outcome_in_words_is_not_to_be_ignored(self, tmp_path):
+        frame = pd.DataFrame(self.S, columns=TASKS).assign(loss=["good", "bad", "so so"] * 8)
+        with pytest.raises(
+            InputError, match=r"'good' is not a number \(24 such cells\)\. An outcome must be a number\."
+        ):
+            read_outcomes(coded(tmp_path, frame), "loss")
+
+    @pytest.mark.parametrize("header", ["# my runs\n# 2026\n{}", "# {}"])
+    def test_aligned_columns_below_remarks(self, tmp_path, header):
+        rows = [
+            f"{' '.join(map(str, map(int, row)))}  {value:.5f}" for row, value in zip(self.S, self.loss, strict=True)
+        ]
+        path = tmp_path / "runs.txt"
+        path.write_text("\n".join([header.format("  ".join([*TASKS, "loss"])), *rows]))
+        assert (self.read(path) == self.S).all()
+
+    def test_a_folder_that_does_not_exist(self, tmp_path):
+        with pytest.raises(InputError, match="there is no such file or folder"):
+            read_outcomes(tmp_path / "run")
+
+
+def test_the_package_runs_as_a_module():
+    found = subprocess.run([sys.executable, "-m", "whence", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout == f"whence {whence.__version__}\n"

@@ -320,5 +320,5 @@ def _device(given: str | torch.device | None) -> torch.device:
         found = torch.device(given if given is not None else "cuda" if torch.cuda.is_available() else "cpu")
         torch.zeros(1, device=found)
     except (RuntimeError, AssertionError) as error:
-        raise InputError(f"The device {given!r} cannot be used here ({brief(error)}). Use 'cpu'.") from error
+        raise InputError(f"The device '{given}' cannot be used here ({brief(error)}). Use 'cpu'.") from error
     return found

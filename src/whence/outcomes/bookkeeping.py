@@ -44,9 +44,9 @@ LOWER = {"err", "error", "errors", "loss", "losses", "perplexity", "ppl", "regre
 LOWER |= {"rmse", "latency", "wer", "cer", "fid", "ece", "brier", "toxicity", "verlust", "perte"}
 HIGHER = {"acc", "accuracy", "auc", "auroc", "f1", "reward", "rewards", "return", "returns", "score", "scores", "bleu"}
 HIGHER |= {"precision", "recall", "rouge", "success", "winrate", "em", "map", "ndcg", "r2", "mrr", "iou", "miou", "mcc"}
-HIGHER |= {"top1", "top5", "chrf", "comet", "psnr", "ssim", "genauigkeit"}
+HIGHER |= {"top1", "top5", "chrf", "comet", "psnr", "ssim", "genauigkeit", "passed", "correct", "solved"}
 RATES = {"acc", "accuracy", "auc", "auroc", "f1", "precision", "recall", "success", "rate", "winrate", "em", "map"}
-RATES |= {"ndcg", "mrr", "iou", "miou", "top1", "top5", "genauigkeit"}
+RATES |= {"ndcg", "mrr", "iou", "miou", "top1", "top5", "genauigkeit", "passed", "correct", "solved"}
 # Names of benchmarks say which way is better, but tasks have them too.
 BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
 BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}

@@ -13,15 +13,17 @@ from itertools import takewhile
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
+from numpy.typing import NDArray
 
 from whence.errors import DataWarning, InputError, check_choice, closest, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
-from whence.outcomes.layouts import one_row_per_run, turned, widened
+from whence.outcomes.layouts import one_list, one_row_per_run, turned, widened
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
-from whence.outcomes.values import Column
+from whence.outcomes.unlike import note_pooled, without_unfinished
+from whence.outcomes.values import Column, passed
 
 
 class Wanted(NamedTuple):
@@ -77,6 +79,8 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
     if wanted.missing is not None:
         check_choice(wanted.missing, ("drop", "zero"), "missing")
     sheet = one_row_per_run(sheet, wanted.outcomes)
+    if wanted.tasks is None and wanted.subset_column not in sheet.names:
+        sheet = one_list(sheet)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
         sheet = widened(sheet, asked)
@@ -100,7 +104,16 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
         _suggest_listing(sheet, aside, problems)
     if not problems.sentences:
         _refuse_none(tasks or [listing] if listing else tasks, outcomes, sheet.names, aside)
-    found = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
+    columns |= {name: verdicts for name in outcomes if (verdicts := passed(sheet.by_name[name])) is not None}
+    columns |= _coded(tasks, columns)
+    found, keep = _table(sheet, columns, tasks, outcomes, listing, wanted, problems)
+    told = {
+        name: [cell for cell, kept in zip(cells, keep, strict=True) if kept]
+        for name, cells in sheet.by_name.items()
+        if name not in role
+    }
+    found["values"] = without_unfinished(told, found["values"])
+    note_pooled(told, aside, found["subsets"], found["values"])
     if listing is not None and wanted.subset_column is None:
         left_out = leaves_out(listing, sheet.by_name[listing])
         what = "the tasks that each run left out" if left_out else "the tasks of each run"
@@ -245,7 +258,8 @@ def _table(
     listing: str | None,
     wanted: Wanted,
     problems: Problems,
-) -> Found:
+) -> tuple[Found, NDArray[np.bool_]]:
+    """Arguments of `Outcomes`, and which rows of the sheet they are."""
     m = len(sheet.places)
     if listing is not None:
         names, S = _without_settings(listing, *listed_subsets(listing, sheet.by_name[listing]))
@@ -255,15 +269,28 @@ def _table(
     Y = _stacked(columns, outcomes, m)
     if wanted.missing is not None:
         Y = np.where(np.isinf(Y), np.nan, Y)
-    keep = ~np.isnan(S).any(axis=1)
+    keep = np.logical_not(np.isnan(S).any(axis=1))
+    spare = sum(bool((columns[name].values < 0).any()) for name in tasks) <= len(tasks) / 2
     for name in (*tasks, *outcomes):
         if name in outcomes and wanted.missing is not None and not columns[name].is_text:
             continue  # what is not a finite number is NaN already
-        _check_cells(columns[name], name, name in outcomes, sheet.places, problems)
+        _check_cells(columns[name], name, name in outcomes, sheet.places, problems, spare=spare)
     problems.check()
     if not set(names) <= set(wanted.tasks or ()):  # tasks that were named keep their names
         names = _short(names, outcomes)
-    return Found(subsets=S[keep], values=Y[keep], task_names=names, target_names=outcomes, maximize=(), provenance=None)
+    found = Found(
+        subsets=S[keep], values=Y[keep], task_names=names, target_names=outcomes, maximize=(), provenance=None
+    )
+    return found, keep
+
+
+def _coded(tasks: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Columns of tasks that are out at -1 and in at 1, as 0 and 1; none where these are not the only values."""
+    values = {value for name in tasks for value in np.unique(columns[name].values)}
+    if values != {-1.0, 1.0} or any(columns[name].wrong for name in tasks):
+        return {}
+    warnings.warn(DataWarning("Tasks are -1 or 1 in every run, which is read as out and in."), stacklevel=4)
+    return {name: columns[name]._replace(values=(columns[name].values + 1) / 2) for name in tasks}
 
 
 def _without_settings(listing: str, names: list[str], S: Floats) -> tuple[list[str], Floats]:
@@ -306,7 +333,10 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     return filled
 
 
-def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[str], problems: Problems) -> None:
+def _check_cells(
+    column: Column, name: str, is_outcome: bool, places: Sequence[str], problems: Problems, *, spare: bool
+) -> None:
+    """Add what is wrong with the cells of a column; where it is ``spare``, leaving it out may put it right."""
     values = column.values
 
     def add(at: int, what: str, fix: Mapping[str, Any] | None = None, **named: Any) -> None:
@@ -319,9 +349,11 @@ def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[s
             add(
                 at, f"{what} Count such outcomes as not measured with {{missing}}.", {"missing": "drop"}, missing="drop"
             )
+        elif is_outcome:
+            add(at, f"{what} An outcome must be a number.")
         else:
             leave = "If the column is neither a task nor an outcome, leave it out with {ignore}."
-            add(at, f"{what} {leave}", {} if is_outcome else {"ignore": [name]}, ignore=[name])
+            add(at, f"{what} {leave}", {"ignore": [name]}, ignore=[name])
     elif np.isinf(values).any():
         at = int(np.isinf(values).argmax())
         rule = f"must be finite. Got {values[at]} instead."
@@ -332,7 +364,7 @@ def _check_cells(column: Column, name: str, is_outcome: bool, places: Sequence[s
             add(at, f"a weight {rule}")
     elif not is_outcome and (values < 0).any():
         at = int((values < 0).argmax())
-        add(at, f"a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]})
+        add(at, f"a weight must be at least 0. Got {values[at]} instead.", {"ignore": [name]} if spare else None)
 
 
 def _short(names: Sequence[str], outcomes: Sequence[str]) -> list[str]:

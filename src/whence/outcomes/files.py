@@ -52,7 +52,9 @@ def read_outcomes(
 
     A cell of a task column is 0 or 1 (also yes and no, ✓ and ✗), or a weight of at least 0 (also 39.7%, 1/4, 1,234.5
     or 3.2 GB). An empty, ``nan`` or ``NA`` cell of an outcome column means not measured yet. Columns that are called or
-    behave like a seed, an identifier, a date, hours, steps or a setting are set aside, with a warning that names them.
+    behave like a seed, an identifier, a date, hours, steps or a setting are set aside, with a warning that names them,
+    and another one where they move the outcome. Runs that failed, were pruned or are still running, as a column of
+    states says, count as not measured.
     What does not fit is an `InputError` that says where, for all of it at once.
 
     Parameters
@@ -131,6 +133,8 @@ def _kind(path: Path) -> str:
     if path.is_dir():
         return "run"
     with errors_name(path):
+        if not path.suffix and not path.exists():
+            raise InputError("there is no such file or folder.")
         kind = kind_of(path)
         if not path.exists():
             raise InputError("there is no such file.")

@@ -16,12 +16,14 @@ from whence.errors import DataWarning, some_of
 from whence.outcomes.bookkeeping import is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
+from whence.outcomes.values import MISSING, is_value
 
 _MEASURES = re.compile(
     r"(metrics?|measures?|bench(mark)?s?|evals?|evaluation|eval_(task|set|dataset)|test_?set|outcome|variable|tag)(_name)?"
 )
 _VALUES = re.compile(r"(metric_)?(values?|scores?|results?)")
 _MOST_OUTCOMES = 200
+_NUMBERED = re.compile(r"(.*?[a-zA-Z])[ _.-]*\d+")
 
 
 def turned(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
@@ -42,6 +44,29 @@ def turned(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:
     warnings.warn(DataWarning(note), stacklevel=4)
     places = [f"column '{name}'" for name in sheet.names[1:]]
     return Sheet(["run", *labels], [sheet.names[1:], *rows], places, sheet.decimal_comma)
+
+
+def one_list(sheet: Sheet) -> Sheet:
+    """The sheet with one column that lists the tasks of a run, if it has several, as source1, source2 and so on."""
+    cells = sheet.by_name
+    stems: dict[str, list[str]] = {}
+    for name in sheet.names:
+        if not is_value(next(iter(cells[name]), "")) and (found := _NUMBERED.fullmatch(name)):
+            stems.setdefault(found[1], []).append(name)
+    for stem, names in stems.items():
+        columns = [[_cell(cell) for cell in cells[name]] for name in names]
+        named = [{cell for cell in column if cell.lower() not in MISSING} for column in columns]
+        again = sum(map(len, named)) > len(set().union(*named))  # a task stands in several columns
+        if len(names) < 2 or not again or stem in cells or any(is_value(cell) for cell in set().union(*named)):
+            continue
+        rows = [[cell for cell in row if cell.lower() not in MISSING] for row in zip(*columns, strict=True)]
+        if any(len(set(row)) < len(row) for row in rows):
+            continue
+        note = f"Columns {some_of(map(repr, names), 3)} name the tasks of each run, and are read as one list."
+        warnings.warn(DataWarning(note), stacklevel=4)
+        kept = {name: column for name, column in cells.items() if name not in names}
+        return sheet._replace(names=[*kept, stem], columns=[*kept.values(), rows])
+    return sheet
 
 
 def one_row_per_run(sheet: Sheet, outcomes: Sequence[str] | None) -> Sheet:

@@ -30,8 +30,11 @@ _ALL = ("all", "full", "everything", "baseline", "base", "all data", "all tasks"
 _BUT = re.compile(
     rf"(?:(?:{'|'.join(_ALL)})\s+)?(?:but|except|minus|without|w/o|excluding|no)\s+|(?:{'|'.join(_ALL)})?\s*[-–−]\s*(?=\w)"
 )
-_WEIGHTED = (  # web=0.7, web: 70%, web 70%, 70% web
-    re.compile(r"(?P<name>.+?)\s*[=:]\s*(?P<weight>[\d.,]+(e-?\d+)?\s*%?)"),
+_ASSIGNED = re.compile(  # web=0.7, web: 70%, data.web=true
+    r"\+{0,2}(?P<name>[^=:]+?)\s*[=:]\s*(?P<weight>[\d.,]+(e-?\d+)?\s*%?|true|false|yes|no|on|off)", re.IGNORECASE
+)
+_WEIGHTED = (  # and web 70%, 70% web
+    _ASSIGNED,
     re.compile(r"(?P<name>.+?)\s+(?P<weight>[\d.,]+\s*%)"),
     re.compile(r"(?P<weight>[\d.,]+\s*%)\s*(?P<name>.+)"),
 )
@@ -111,7 +114,8 @@ def _read(name: str, cells: Sequence[Any]) -> _Lists:
     items = [_items(cell, sign) for cell in bare]
     known = {item for row in items for item in row}
     rows = [[_weighted(part) for item in row for part in _and(item, known)] for row in items]
-    return _Lists(rows, removed, sign not in ("", None))
+    split = sign not in ("", None) or (any(map(_is_list, bare)) or _assign([row for row in items if row]))
+    return _Lists(rows, removed, split)
 
 
 def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
@@ -130,7 +134,9 @@ def _is_all(cell: Any) -> bool:
 
 def _sign(cells: Sequence[Any], *, usual: bool) -> str | None:
     """The sign that separates names: None for white space, "" where each cell is one name."""
-    texts = [str(cell).strip() for cell in cells if not isinstance(cell, list | tuple | set | frozenset | np.ndarray)]
+    texts = [str(cell).strip() for cell in cells if not _is_list(cell)]
+    if _assign([text.split() for text in texts if text.lower() not in MISSING]):
+        return None  # also where the names begin with a sign, as in "+data.web=true"
     for sign in _SIGNS:
         if any(sign in text for text in texts):
             return sign
@@ -138,6 +144,15 @@ def _sign(cells: Sequence[Any], *, usual: bool) -> str | None:
         if _splits([text.split(weak) for text in texts if text.lower() not in MISSING], usual=usual):
             return weak
     return ""
+
+
+def _is_list(cell: Any) -> bool:
+    return isinstance(cell, list | tuple | set | frozenset | np.ndarray)
+
+
+def _assign(rows: list[list[str]]) -> bool:
+    """Whether all parts of cells give a name a weight, several in some cells."""
+    return max(map(len, rows), default=0) >= 2 and all(_ASSIGNED.fullmatch(part) for row in rows for part in row)
 
 
 def _splits(rows: list[list[str]], *, usual: bool) -> bool:
@@ -158,7 +173,7 @@ def _splits(rows: list[list[str]], *, usual: bool) -> bool:
 
 
 def _items(cell: Any, sign: str | None) -> list[str]:
-    if isinstance(cell, list | tuple | set | frozenset | np.ndarray):
+    if _is_list(cell):
         return [str(item).strip() for item in cell]
     text = cell_text(cell)
     if text.lower() in MISSING:

@@ -52,8 +52,8 @@ def text_table(path: Path) -> tuple[list[str], list[Row], str]:
     text = decoded(path)
     delimiter = separator(text, _delimiter(kind_of(path)))
     line, rows = 1, []
-    if delimiter == " ":
-        text = "\n".join(" ".join(part.split()) for part in text.splitlines())
+    if delimiter == " ":  # numpy writes "# " before the header
+        text = "\n".join(" ".join(part.lstrip("# \t").split()) for part in text.splitlines())
     try:
         for line, cells in _numbered(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)):
             rows.append((line, cells))
@@ -97,12 +97,13 @@ def separator(text: str, usual: str) -> str:
     """
     signs = (usual, ";", "\t", ",", "|")
     lines = [re.sub(r'"[^"]*"', "", line) for line in islice(filter(str.strip, text.splitlines()), 50)]
+    bare = [line for line in lines if not line.startswith("#")]
 
     def regular(sign: str) -> int:
         counts = Counter(line.count(sign) for line in lines if sign in line)
         return max(counts.values(), default=0)
 
-    if not any(map(regular, signs)) and len({len(line.split()) for line in lines}) == 1 < len(lines):
+    if not any(map(regular, signs)) and len({len(line.split()) for line in bare}) == 1 < len(bare):
         return " "
     return max(signs, key=regular)
 

@@ -24,6 +24,13 @@ _PAIRS = (  # of words for in and out
     ("kept", "removed"), ("present", "absent"), ("used", "unused"), ("enabled", "disabled"), ("y", "n"), ("t", "f"),
     ("ja", "nein"), ("oui", "non"), ("sí", "no"), ("si", "no"), ("wahr", "falsch"), ("vrai", "faux"), ("是", "否"),
 )  # fmt: skip
+_PASSED = (
+    ("pass", "fail"),
+    ("passed", "failed"),
+    ("success", "failure"),
+    ("correct", "incorrect"),
+    ("correct", "wrong"),
+)
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
 _DOTTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # where commas stand before decimals
@@ -101,6 +108,19 @@ def _marked(texts: Sequence[str]) -> Floats | None:
     for inside, outside in _PAIRS:
         if filled == {inside, outside}:
             return np.array([np.nan if text in MISSING else float(text == inside) for text in texts])
+    return None
+
+
+def passed(cells: Sequence[Any]) -> Column | None:
+    """1 and 0 of an outcome that is pass or fail, or two other such words; None where cells hold something else.
+
+    >>> passed(["Pass", "fail", ""]).values.tolist()
+    [1.0, 0.0, nan]
+    """
+    texts = [_text(cell) for cell in cells]
+    for good, bad in _PASSED:
+        if {good, bad} == {text for text in texts if text not in MISSING}:
+            return Column(np.array([np.nan if text in MISSING else float(text == good) for text in texts]), [], "")
     return None
 
 
