@@ -199,7 +199,7 @@ def test_a_joint_run_of_something_else_is_refused(tmp_path):
             _ = JointScores(given, recipe, run=tmp_path / "run").scores
     file = next((tmp_path / "run").glob("*after_10*"))
     file.write_bytes(file.read_bytes()[:-1] + b"!")
-    with pytest.raises(InputError, match="joint-run point in .* was altered: it does not match its checksum: delete it"):
+    with pytest.raises(InputError, match=r"joint-run point in .* was altered: .* delete it"):
         _ = JointScores(problem, RECIPE, run=tmp_path / "run").scores
 
 

@@ -235,10 +235,7 @@ class JointScores(OutcomeFn):
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
         found = []
         for seed in range(self.seed, self.seed + self.runs):
-            if self.checkpoints:
-                points = self.run.given(self.checkpoints, self.at)
-            else:
-                points = self.run.points(self.at, seed)
+            points = self.run.given(self.checkpoints, self.at) if self.checkpoints else self.run.points(self.at, seed)
             found.append(kind.find(problem, self.recipe, points, seed=seed, **self.options))
         return mean_scores(found)
 

@@ -93,7 +93,9 @@ class JointRun:
         """Points of a run that was made elsewhere."""
         fixed, start = {**self.problem.output_fn.fixed, **self.problem.start}, self._start_loss
         states = [state_of(checkpoint, fixed, self.problem.trained) for checkpoint in checkpoints]
-        found = [Point(self._step(share), state, self._loss(state)) for share, state in zip(shares, states, strict=True)]
+        found = [
+            Point(self._step(share), state, self._loss(state)) for share, state in zip(shares, states, strict=True)
+        ]
         if odd := [point.step for point in found if not np.isfinite(point.loss)]:
             raise InputError(f"The checkpoint after {odd[0]} steps has no finite loss on the tasks. Give another.")
         for point in (point for point in found if point.loss > start / LEARNED):
@@ -109,10 +111,11 @@ class JointRun:
         """Points of the run of a seed, which is made if they are not there."""
         wanted, made = {self._step(share) for share in shares}, self._made.setdefault(seed, {})
         folder = None if self.path is None or wanted <= made.keys() else self._folder(self.path)
-        for step in sorted(wanted - made.keys()) if folder else ():
-            if (delta := folder.load(_name(step, seed), self.problem.start)) is not None:
-                state = {name: delta[name].to(value) for name, value in self.problem.start.items()}
-                made[step] = Point(step, state, self._loss(state))
+        if folder is not None:
+            for step in sorted(wanted - made.keys()):
+                if (delta := folder.load(_name(step, seed), self.problem.start)) is not None:
+                    state = {name: delta[name].to(value) for name, value in self.problem.start.items()}
+                    made[step] = Point(step, state, self._loss(state))
         if not wanted <= made.keys():
             self._train(wanted | self._needed, seed, folder)
         return [made[step] for step in sorted(wanted)]

@@ -212,16 +212,18 @@ def _first_of_mix(
     )
 
 
-def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[dict[str, float], int]:
+def default_mix(
+    prices: Mapping[str, Price], work: Workload, budget: float, *, share: float = SCORES
+) -> tuple[dict[str, float], int]:
     """Return how to spend a budget of true runs: estimates to fuse, with the price of each, and how many true runs.
 
     GradEx if it is exact; else scores of one joint run, of two kinds with different errors and at several points, as
-    long as they cost at most half of the budget and leave enough true runs to fuse with (`MEASURED` has what that
+    long as they cost at most a share of the budget and leave enough true runs to fuse with (`MEASURED` has what that
     gave). The rest goes to true runs.
     """
     for mix in (("gradex",),) if work.exact else MIXES:
         spent = added_prices(prices, mix)
-        if sum(spent.values()) <= min(SCORES * budget, budget - FEWEST):
+        if sum(spent.values()) <= min(share * budget, budget - FEWEST):
             return spent, int(budget - sum(spent.values()))
     return {}, int(budget)
 

@@ -262,7 +262,7 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     """
     known, row = belief.known, named_row(space, belief, rng)
     wider = stretch(known, TUNED)
-    if belief.rung is None:
+    if not belief.rungs:
         belief, wider = replace(belief, drawn=True), stretch(known, DRAWN_ONES)
     measured = known.rows[distinct_rows(known.rows)[0]]
     pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])
