@@ -65,21 +65,23 @@ def timed(work, device) -> float:
     return min([took, *(finetune_speed.timed(work, device) for _ in range(CALLS))]) if took < SHORT else took
 
 
-def found(problem: Problem, recipe: whence.Recipe, kind: str, run) -> np.ndarray:
-    """Scores of a kind at points that the run has already."""
+def found(problem: Problem, recipe: whence.Recipe, kind: str, **where) -> np.ndarray:
+    """Scores of a kind, at points that are there already."""
     method, at = KINDS[kind]
-    return JointScores(problem, recipe, method, at=at, run=run).scores.coef_
+    return JointScores(problem, recipe, method, at=at, **where).scores.coef_
 
 
-def rows_of(name: str, problem: Problem, recipe: whence.Recipe, kinds) -> tuple[list[dict], dict[str, np.ndarray]]:
+def rows_of(name: str, problem: Problem, recipe: whence.Recipe, kinds, **where) -> tuple[list[dict], dict]:
     """What each kind costs on a problem, and its scores."""
-    first = JointScores(problem, recipe, "tracin", at=KINDS["influence-along"][1])
-    _ = first.run.points(first.at, 0)
+    if not where:
+        every = JointScores(problem, recipe, at=KINDS["influence-along"][1])
+        every.run.points(every.at, every.seed)
+        where = {"run": every.run}
     plain, told, scores = timed(partial(one_pass, problem), problem.device), [], {}
     for kind in kinds:
         make_room()
         finetune_speed.reset(problem.device)
-        work = partial(found, problem, recipe, kind, first.run)
+        work = partial(found, problem, recipe, kind, **where)
         took = timed(work, problem.device)
         peak = finetune_speed.peak(problem.device)
         scores[kind] = work()
@@ -104,32 +106,35 @@ def small(args):
         yield f"digits, convolutions × {times}", made.problem.with_examples(more, made.problem.targets), made.recipe
 
 
-def adapters(args, dtype: str) -> tuple[str, Problem, whence.Recipe]:
-    """Adapters of all blocks of a language model, on sources of random tokens."""
-    few = args.quick
+def language(args) -> list[dict]:
+    """Scores of adapters of all blocks, on random tokens: in half precision, also in little memory, and in single."""
+    few, device = args.quick, torch.device(args.device)
     given = argparse.Namespace(
-        model=args.model, shape=args.shape, dtype=dtype, length=16 if few else 64, tasks=4 if few else 16,
+        model=args.model, shape=args.shape, dtype="bfloat16", length=16 if few else 64, tasks=4 if few else 16,
         examples=8 if few else 64, queries=8 if few else 128,
     )  # fmt: skip
-    base, tokenizer = finetune_speed.load(given, torch.device(args.device))
-    adapted = hf.adapt(base.to(getattr(torch, dtype)), tokenizer, rank=8)
-    problem = hf.Prepared(adapted, *finetune_speed.random_rows(adapted, given), per_query=True).problem()
+    base, tokenizer = finetune_speed.load(given, device)
+    adapted = hf.adapt(base.to(torch.bfloat16), tokenizer, rank=8)
+    rows = finetune_speed.random_rows(adapted, given)
     recipe = whence.Recipe(steps=8 if few else 40, lr=1e-2 if few else 1e-3, batch_size=16)
-    return f"adapters of {Path(args.model or args.shape).stem}, {dtype}", problem, recipe
+    name, kinds = f"adapters of {Path(args.model or args.shape).stem}", ("influence", "trak", "tracin")
 
-
-def language(args) -> list[dict]:
-    """Scores in half precision, once more in little memory, and how near they are to those in single precision."""
-    kinds = ("influence", "trak", "tracin")
-    told, half = rows_of(*adapters(args, "bfloat16"), kinds)
-    make_room()
-    if args.memory and args.device == "cuda":
-        ballast = torch.empty(torch.cuda.mem_get_info()[0] - int(args.memory * 2**30), dtype=torch.uint8, device="cuda")
-        name, *rest = adapters(args, "bfloat16")
-        told += rows_of(f"{name}, {args.memory:g} GiB free", *rest, kinds)[0]
-        del ballast
+    def problem() -> Problem:
         make_room()
-    more, single = rows_of(*adapters(args, "float32"), kinds)
+        return hf.Prepared(adapted, *rows, per_query=True).problem()
+
+    first = JointScores(problem(), recipe, at=HALF)
+    there = {"checkpoints": [first.run.points(first.at, first.seed)[0].state]}
+    told, half = rows_of(f"{name}, bfloat16", first.problem, recipe, kinds, **there)
+    if args.memory and device.type == "cuda":
+        make_room()
+        ballast = torch.empty(
+            max(0, torch.cuda.mem_get_info()[0] - int(args.memory * 2**30)), dtype=torch.uint8, device=device
+        )
+        told += rows_of(f"{name}, bfloat16, {args.memory:g} GiB free", problem(), recipe, kinds, **there)[0]
+        del ballast
+    adapted.model.float()
+    more, single = rows_of(f"{name}, float32", problem(), recipe, kinds, **there)
     for row in told:
         row["half precision"] = float(np.corrcoef(half[row["scores"]].ravel(), single[row["scores"]].ravel())[0, 1])
     return told + more
