@@ -2,7 +2,7 @@
 
     python benchmarks/scores_speed.py                                            small networks, on a processor
     python benchmarks/scores_speed.py --model SmolLM2-135M-Instruct.Q4_1.gguf    adapters of it, on a GPU
-    … --memory 8                                                                 … once more with so many GiB left
+    … --memory 8                                                                 … once more as if it had so many GiB
 
 The run itself is not counted. The yardstick is a plain loop: the mean loss of batches of 256 examples (as many as fit)
 of the tasks and the queries, and its gradient by what is trained. Of each kind, the second call is timed, of several
@@ -18,6 +18,8 @@ import platform
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -127,17 +129,27 @@ def language(args) -> list[dict]:
     there = {"checkpoints": [first.run.points(first.at, first.seed)[0].state]}
     told, half = rows_of(f"{name}, bfloat16", first.problem, recipe, kinds, **there)
     if args.memory and device.type == "cuda":
-        make_room()
-        ballast = torch.empty(
-            max(0, torch.cuda.mem_get_info()[0] - int(args.memory * 2**30)), dtype=torch.uint8, device=device
-        )
-        told += rows_of(f"{name}, bfloat16, {args.memory:g} GiB free", problem(), recipe, kinds, **there)[0]
-        del ballast
+        with smaller_card(args.memory):
+            told += rows_of(f"{name}, bfloat16, {args.memory:g} GiB", problem(), recipe, kinds, **there)[0]
     adapted.model.float()
     more, single = rows_of(f"{name}, float32", problem(), recipe, kinds, **there)
     for row in told:
         row["half precision"] = float(np.corrcoef(half[row["scores"]].ravel(), single[row["scores"]].ravel())[0, 1])
     return told + more
+
+
+@contextmanager
+def smaller_card(gib: float) -> Iterator[None]:
+    """As if the GPU had so much memory."""
+    make_room()
+    whole, limit = torch.cuda.mem_get_info, int(gib * 2**30)
+    torch.cuda.set_per_process_memory_fraction(limit / whole()[1])
+    torch.cuda.mem_get_info = lambda device=None: (max(0, limit - torch.cuda.memory_reserved(device)), limit)
+    try:
+        yield
+    finally:
+        torch.cuda.mem_get_info = whole
+        torch.cuda.set_per_process_memory_fraction(1.0)
 
 
 def page(rows: list[dict]) -> str:
