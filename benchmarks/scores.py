@@ -6,7 +6,7 @@
 
 Truth: the loss of each query after training on the subsets, mean of two or three seeds (one seed for CIFAR-10). LDS is
 the rank correlation with it for each query, in the mean; whatever learns from true runs sees one seed of runs outside
-of the fifth that it is judged on. Prices are in true runs, by passes (passes.py): a forward pass of an example is 1, a
+of the fifth that it is judged on, three times drawn at random, of which the mean is given. Prices are in true runs, by passes (passes.py): a forward pass of an example is 1, a
 backward pass 2 more. Kinds of scores that are fused share their joint run.
 
 The default mix is that of `whence estimate --budget` at these prices: influence functions and TRAK, both "along" (in
@@ -53,6 +53,7 @@ HERE = Path(__file__).resolve().parent
 RUNS, FUSED = (3, 5, 10, 20, 25, 40, 50, 80), (3, 5, 10, 20, 40)
 GOALS = {8: (40, 25), 20: (80, 50)}  # total price: true runs alone to be matched, of at most 100 steps and of more
 SCORED = advice.Workload(1, 1, 1, 1, 1)  # whatever the model: scores are what is judged here
+DRAWS = 3  # of the true runs that are learned from
 TOTALS = (5, 8, 10, 20, 40)  # prices that the default mix is made for
 FAMILIES = ("reviews", "arithmetic")  # of LoRA
 NEAR = (0.375, 0.25, 0.25, 0.125)  # shares of a run that are nearest to each quarter
@@ -122,17 +123,18 @@ class Study(Truth):
         self.rungs[words] = price, Rung.of(words, model, np.arange(values.shape[1]))
 
     def learned(self, make, m):
-        """LDS of a surrogate of m true runs, each fifth predicted from runs outside of it."""
-        found = np.empty_like(self.mean)
-        for number, rows in enumerate(self.fifths):
-            some = self.some(number, rows, m)
-            found[rows] = make().fit(self.subsets[some], self.values[0][some]).predict(self.subsets[rows])
-        return self.score(found)[0]
-
-    def some(self, number, rows, m):
-        """The m true runs that a fifth is predicted from."""
-        others = np.setdiff1d(np.arange(len(self.mean)), rows)
-        return np.random.default_rng(number).permutation(others)[:m]
+        """LDS of a surrogate of m true runs, each fifth predicted from runs outside of it; the mean of some draws."""
+        scores = []
+        for draw in range(DRAWS):
+            found = np.empty_like(self.mean)
+            for number, rows in enumerate(self.fifths):
+                others = np.setdiff1d(np.arange(len(self.mean)), rows)
+                some = np.random.default_rng(number + len(self.fifths) * draw).permutation(others)[:m]
+                found[rows] = make().fit(self.subsets[some], self.values[0][some]).predict(self.subsets[rows])
+            scores.append(self.score(found)[0])
+            if m >= len(self.mean) - max(map(len, self.fifths)):  # all that there are
+                break
+        return float(np.mean(scores))
 
     def fused(self):
         most = len(self.mean) - max(map(len, self.fifths))

@@ -558,6 +558,8 @@ def test_several_methods_share_one_joint_run_and_are_fused(folder, monkeypatch):
     fused = document_of("fit", "true", *(f"--estimates={where}" for where in folders[:2]), "-O", "val/loss")
     assert set(fused["slopes"]) == {"influence", "trak-along"}
     other = run("estimate", "exp.py:longer", "-m", "trak", "-n", "5", "-o", "other", "--joint-run", "cheap-run")
+    assert other.exit_code == 2
+    assert not Path("other").exists()
     assert "The joint-run points in cheap-run are of something else: recipe" in " ".join(other.output.split())
 
 

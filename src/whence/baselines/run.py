@@ -110,39 +110,43 @@ class JointRun:
     def _passed(self, shares: Sequence[float], seed: int) -> list[Point]:
         """Points of the run of a seed, which is made if they are not there."""
         wanted, made = {self._step(share) for share in shares}, self._made.setdefault(seed, {})
-        folder = None if self.path is None or wanted <= made.keys() else self._folder(self.path)
-        if folder is not None:
-            for step in sorted(wanted - made.keys()):
-                if (delta := folder.load(_name(step, seed), self.problem.start)) is not None:
-                    state = {name: delta[name].to(value) for name, value in self.problem.start.items()}
-                    made[step] = Point(step, state, self._loss(state))
+        missing = wanted - made.keys()
+        for step in missing if self.folder else ():
+            assert self.folder is not None
+            if (delta := self.folder.load(_name(step, seed), self.problem.start)) is not None:
+                state = {name: delta[name].to(value) for name, value in self.problem.start.items()}
+                made[step] = Point(step, state, self._loss(state))
         if not wanted <= made.keys():
-            self._train(wanted | self._needed, seed, folder)
+            self._train(wanted | self._needed, seed)
         return [made[step] for step in sorted(wanted)]
 
-    def _train(self, wanted: set[int], seed: int, folder: DeltaFolder | None) -> None:
+    def _train(self, wanted: set[int], seed: int) -> None:
         """Make the run of a seed as far as the last of some steps, and keep its points there."""
         problem, states = self.problem, {}
 
         def watch(step: int, state: State, _: object) -> None:
             if step in wanted:
                 states[step] = {name: value.detach().clone() for name, value in state.items()}
-                if folder is not None and is_finite(states[step]):
-                    folder.save(_name(step, seed), states[step])
+                if self.folder and is_finite(states[step]):
+                    self.folder.save(_name(step, seed), states[step])
 
         stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
         train(stack, self.recipe, stack.start(1), everything, np.array([seed]), max(wanted), watch=watch)
         self._made[seed] |= {step: Point(step, state, self._loss(state)) for step, state in states.items()}
 
-    def _folder(self, path: str | os.PathLike[str]) -> DeltaFolder:
+    @cached_property
+    def folder(self) -> DeltaFolder | None:
+        """Where points are kept; refused if they are of something else."""
         problem = self.problem
+        if self.path is None:
+            return None
         about = {
             "start": start_digest(problem),
             "trained": sorted(problem.trained),
             "recipe": self.recipe.settings,
             "loss": loss_digest(problem),
         }
-        return DeltaFolder(path, about, group_digests(problem.tasks), together=True, noun="joint-run point")
+        return DeltaFolder(self.path, about, group_digests(problem.tasks), together=True, noun="joint-run point")
 
     @cached_property
     def _start_loss(self) -> float:

@@ -133,7 +133,9 @@ def make_estimators(
     if setup.recipe is not None and any(METHODS[name].kind == "scores" for name in options):
         from whence.baselines.run import JointRun
 
-        shared = {"run": JointRun(setup.problem, setup.recipe, run)}
+        joint = JointRun(setup.problem, setup.recipe, run)
+        _ = joint.folder  # one of something else is refused before anything is made
+        shared = {"run": joint}
     return {
         name: make_estimator(setup, name, **own, **(shared if METHODS[name].kind == "scores" else {}))
         for name, own in options.items()
