@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -94,7 +96,8 @@ def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(
     from whence.ladder.methods import Setup
 
     prices = {name: Price(name, 0.0, cost) for name, cost in each.items()} | {"retrain": Price("retrain", 0.0, 1.0)}
-    monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
+    monkeypatch.setattr(probes, "probe", lambda setup, n: {**prices, "retrain": Price("retrain", 0.0, 0.01)})
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: replace(prices["retrain"], each=1.0 / n))
     monkeypatch.setattr(advice.Workload, "expected", lambda self, name: 0.5)
     found = rungs._chosen(Setup.of(problem()), 40)
     assert (found["methods"], found["n"]) == ([method] if n else [], n)
@@ -108,7 +111,8 @@ def test_the_rung_is_the_default_mix_at_the_price_of_one_joint_run(monkeypatch):
     prices = {name: Price(name, 4.0, 0.0, run=2.0) for name in ("influence-along", "trak-along")}
     prices |= {name: Price(name, 2.5, 0.0, run=1.0) for name in ("influence", "trak")}
     prices |= {"one-step": Price("one-step", 0.1, 0.0), "retrain": Price("retrain", 0.0, 1.0)}
-    monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
+    monkeypatch.setattr(probes, "probe", lambda setup, n: {**prices, "retrain": Price("retrain", 0.0, 0.01)})
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: replace(prices["retrain"], each=1.0 / n))
     monkeypatch.setattr(advice, "workload", lambda setup: advice.Workload(4, 48, 30, 12, 12))
     made, recipe = problem()
     for budget, methods, cost in (

@@ -69,11 +69,11 @@ def _chosen(setup: Setup, budget: int) -> Chosen:
     """Scores as a budget is best spent on them; else the method nearest to the truth that estimates enough subsets."""
     from whence.ladder.advice import ALIKE, default_mix, workload
     from whence.ladder.methods import METHODS
-    from whence.ladder.probes import probe
+    from whence.ladder.probes import price_of_runs, probe
 
     work = workload(setup)
     most = min(SUBSETS, (1 << min(work.n_tasks, 16)) - 1)
-    prices = probe(setup, most)
+    prices = {**probe(setup, most), "retrain": price_of_runs(setup, 1)}  # a search makes its runs one by one
     run = prices["retrain"].each
     of_loss = set(setup.problem.metrics) == {"loss"}  # scores are of nothing else
     spent, _ = default_mix(prices, work, budget, share=SHARE) if of_loss and not work.exact else ({}, budget)

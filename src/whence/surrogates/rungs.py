@@ -272,11 +272,11 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
     if odd := sorted(set(table.task_names) ^ set(truth.task_names)):
         raise InputError(f"The {name} and the true runs must have the same tasks. They differ in: {some_of(odd)}.")
     if missing := [target for target in truth.target_names if target not in table.target_names]:
-        both = [target for target in truth.target_names if target in table.target_names]
+        shared = [target for target in truth.target_names if target in table.target_names]
         raise InputError(
             f"The {name} must have the targets of the true runs. There is no {some_of(missing)}, "
-            f"only {some_of(table.target_names)}." + " Give {outcomes}." * (0 < len(both) <= MOST_NAMED),
-            outcomes=both,
+            f"only {some_of(table.target_names)}." + " Give {outcomes}." * (0 < len(shared) <= MOST_NAMED),
+            outcomes=shared,
         )
     if not truth.n_runs and not table.is_binary:
         raise InputError(f"The {name} have mixture weights, and need at least one true run beside them.")
