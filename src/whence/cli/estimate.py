@@ -325,7 +325,7 @@ def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seco
 
     document = ledger_document(ledger, folder)
     document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
-    page: Page = [Text(f"{method}: {summary(ledger, seconds)}")]
+    page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
     if ledger.failed:
         page.append(Text(unmeasured(ledger, f"; see {folder / FAILURES}")))
@@ -334,7 +334,9 @@ def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seco
 
 def _together(answers: dict[Path, Answer]) -> Answer:
     """The answers of all methods, by folder, and what to do next with those that have estimates."""
-    page = [part for answer in answers.values() for part in answer.page]
+    page: Page = []
+    for answer in answers.values():
+        page += [title(str(answer.document["method"])), *answer.page] if len(answers) > 1 else answer.page
     done = {folder: answer.document["method"] for folder, answer in answers.items() if answer.document["measured"]}
     true = next((shlex.quote(str(folder)) for folder, method in done.items() if method == "retrain"), None)
     cheap = [f" --estimates {shlex.quote(str(folder))}" for folder, method in done.items() if method != "retrain"]
