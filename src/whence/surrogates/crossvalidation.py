@@ -110,20 +110,26 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], held: Held) -> T
 
 
 def averaged_trial(
-    name: str, trials: Sequence[Trial], prior: Array, power: Callable[[int], float], held: Held
+    name: str,
+    trials: Sequence[Trial],
+    prior: Array,
+    power: Callable[[int], float],
+    held: Held,
+    outright: float = 0.0,
 ) -> tuple[Trial, Array]:
     """Return the trial of the average of several candidates, and their weights (C, T).
 
-    Each fold is predicted with the weights that the other folds give; ``power`` says how sharply so many subsets weigh.
+    Each fold is predicted with the weights that the other folds give; ``power`` says how sharply so many subsets weigh,
+    and ``outright`` how much errors in the outcome itself count beside those in its normal scores.
     """
     predicted, std = np.empty((2, *held.table.values.shape))
     values, stds = np.stack([t.predicted for t in trials]), np.stack([t.std for t in trials])
-    squares = _score_squares(values, held.table.values)
+    squares = _squares(values, held.table.values)
     subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
     for out in held.masks:
-        others = weights_by_error(squares[:, ~out].mean(1), prior, power(len(np.unique(subsets[~out]))))
+        others = weights_by_error(_errors(squares[:, :, ~out], outright), prior, power(len(np.unique(subsets[~out]))))
         predicted[out], std[out] = mixed(values[:, out], stds[:, out], others)
-    weights = weights_by_error(squares.mean(1), prior, power(len(np.unique(subsets))))
+    weights = weights_by_error(_errors(squares, outright), prior, power(len(np.unique(subsets))))
     return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
 
 
@@ -177,10 +183,19 @@ def share_by_error(residual: Array, step: Array, subsets: NDArray[np.intp]) -> f
     return MOST_SHARED * float(np.clip(share - error, 0.0, 1.0))
 
 
-def _score_squares(predicted: Array, values: Array) -> Array:
-    """Squared errors (C, n, T) in normal scores of the outcomes: heavy tails must not decide."""
+def _squares(predicted: Array, values: Array) -> Array:
+    """Squared errors (2, C, n, T): in normal scores of the outcomes, and in shares of their variance."""
     scale, scores = RankScale.learn(values)
-    return np.stack([(scale.score(each) - scores) ** 2 for each in predicted])
+    variance = values.var(0)
+    variance[variance == 0] = 1.0
+    in_scores = [(scale.score(each) - scores) ** 2 for each in predicted]
+    return np.array([in_scores, (predicted - values) ** 2 / variance])
+
+
+def _errors(squares: Array, outright: float) -> Array:
+    """The errors (C, T) of members: the weighted geometric mean of both kinds of mean squares."""
+    in_scores, in_outcome = squares.mean(2)
+    return np.asarray(in_scores ** (1 - outright) * in_outcome**outright)
 
 
 def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -> Trial:
