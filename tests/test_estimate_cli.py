@@ -563,13 +563,25 @@ def test_several_methods_share_one_joint_run_and_are_fused(folder, monkeypatch):
     assert "The joint-run points in cheap-run are of something else: recipe" in " ".join(other.output.split())
 
 
-def test_a_budget_has_the_commands_of_its_mix(folder):
+def test_a_budget_has_the_commands_of_its_mix(folder, monkeypatch):
     """They are carried out as they are printed."""
-    said = run("estimate", "exp.py:bent", "--budget", "60", "-n", "12").stdout
-    commands = [line.strip() for line in said.splitlines() if line.startswith("  whence ")]
-    found = document_of("estimate", "exp.py:bent", "--budget", "60", "-n", "12")["mixes"][0]
-    assert len(commands) == (3 if found["estimates"] else 1), said
-    for line in commands:
+    prices = {name: Price(name, SCORES[name], 0.0, run=1.0) for name in ("influence", "trak")} | PRICES
+    monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: prices["retrain"])
+
+    def commands(*asked):
+        said = run("estimate", "exp.py:bent", *asked).stdout
+        return [line.strip() for line in said.splitlines() if line.startswith("  whence ")]
+
+    covered = ["whence estimate exp.py:bent --method retrain -n 5 -o true/"]
+    assert commands("--budget", "6", "-n", "5") == covered  # all of them
+    found = commands("--budget", "6", "-n", "12")
+    assert found == [
+        "whence estimate exp.py:bent --method influence --method trak -n 12 -o cheap/",
+        "whence estimate exp.py:bent --method retrain -n 3 -o true/",
+        "whence fit true/ --estimates cheap/influence --estimates cheap/trak",
+    ]
+    for line in found:
         result = run(*line.split()[1:])
         assert result.exit_code == 0, (line, result.output)
 

@@ -192,19 +192,20 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Ans
         remark("timed on a small part of each; true runs: the cost in trainings on one subset"),
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
-        *_next(text, method, n, mixes[0] if budget is not None and mixes else None),
+        *_next(text, method, n, budget, mixes),
         *_mixes_page(mixes),
     ]
     return Answer(document, page)
 
 
-def _next(text: str, method: str, n: int, mix: "dict[str, Any] | None") -> Page:
-    """The command that follows the recommendation; all of them for a mix of estimates and true runs."""
+def _next(text: str, method: str, n: int, budget: float | None, mixes: list[dict[str, Any]]) -> Page:
+    """The command that follows the recommendation; all of them where it is the mix for the budget."""
     estimate = f"  whence estimate {shlex.quote(text)}"
-    if mix is None or not mix["estimates"]:
-        runs = n if mix is None or method != "retrain" else min(n, mix["true_runs"])
-        return [command(f"{estimate} --method {method} -n {runs} -o {_folder(method)}/")]
+    mix = mixes[0] if budget is not None and mixes else {"estimates": {}}
     methods = list(mix["estimates"])
+    if method not in methods:
+        runs = n if budget is None or method != "retrain" else min(n, int(budget))
+        return [command(f"{estimate} --method {method} -n {runs} -o {_folder(method)}/")]
     folders = [f"cheap/{name}" if len(methods) > 1 else "cheap/" for name in methods]
     return [
         command(f"{estimate}{''.join(f' --method {name}' for name in methods)} -n {n} -o cheap/"),
