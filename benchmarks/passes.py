@@ -112,8 +112,8 @@ def prices(work: Workload, at: tuple[float, ...] = (0.5,)) -> dict[str, Price]:
         gradients, factors = float(TRAINED_ONCE * examples), 2.0 * TRAINED_ONCE * min(work.n_examples, CURVED)
         for words, points in (("", at), ("-along", QUARTERS)):
             joint, each = max(points) * run, len(points)
-            found.append(Price(f"influence{words}", joint + each * (gradients + factors), 0.0, vectors))
-            found.append(Price(f"trak{words}", joint + each * gradients, 0.0))
+            found.append(Price(f"influence{words}", joint + each * (gradients + factors), 0.0, vectors, joint))
+            found.append(Price(f"trak{words}", joint + each * gradients, 0.0, run=joint))
         found.append(replace(found[-1], method="tracin"))
         found.append(_merge(work, run, forward, vectors))
         found.append(Price("retrain", 0.0, run + work.n_queries))

@@ -46,7 +46,7 @@ class Given:
 class Record:
     """What is known of one problem; ``paid`` are prices in true runs where these are not those of passes.py."""
 
-    def __init__(self, name: str, subsets, work: dict, paid: dict[str, float] | None = None) -> None:
+    def __init__(self, name: str, subsets, work: dict, paid: dict[str, Price] | None = None) -> None:
         self.name, self.subsets, self.work, self.paid = name, np.asarray(subsets, dtype=float), work, paid
         self.truth = self.again = None
         size = int(self.subsets[0].sum())
@@ -108,12 +108,10 @@ class Record:
     def prices(self, at: tuple[float, ...] = (0.5,), **changed) -> dict[str, Price]:
         """Prices of every method, in units in which a true run is 1."""
         if self.paid is not None:
-            return {name: Price(name, price, 0.0) for name, price in self.paid.items()} | {
-                "retrain": Price("retrain", 0.0, 1.0)
-            }
+            return self.paid | {"retrain": Price("retrain", 0.0, 1.0)}
         found = prices(Workload(**(self.work | changed)), at=at)
         run, n = found["retrain"].each, len(self.known)
-        whole = {name: Price(name, price.total(n) / run, 0.0) for name, price in found.items()}
+        whole = {name: Price(name, price.total(n) / run, 0.0, run=price.run / run) for name, price in found.items()}
         return whole | {"retrain": Price("retrain", 0.0, 1.0)}
 
 
@@ -126,7 +124,11 @@ def lora(family: str) -> Record:
     first = [rows[0] for rows in again.values()]
     twice = np.array([rows for rows in again.values() if len(rows) > 1])
     told = json.loads((LORA / f"{family}_scores.json").read_text(encoding="utf-8"))
-    paid = {name: told[key]["price"][0] for name, key in LORA_KINDS.items()}
+    joint = json.loads((LORA / f"{family}.json").read_text(encoding="utf-8"))["prices"]["joint run"][0]
+    runs_of = {"influence": joint, "trak": joint}
+    paid = {
+        name: Price(name, told[key]["price"][0], 0.0, run=runs_of.get(name, 0.0)) for name, key in LORA_KINDS.items()
+    }
     found = Record(f"LoRA, {family}", runs.subsets[first], {"steps": {"reviews": 60, "arithmetic": 300}[family]}, paid)
     found.truth, found.again = runs.values[first][None], None
     if len(twice) == len(first):

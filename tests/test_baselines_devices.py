@@ -105,6 +105,7 @@ def test_of_a_model_and_data_that_are_there_already(device):
 @pytest.mark.parametrize("device", DEVICES)
 def test_random_combinations_and_krylov_spaces(device, monkeypatch):
     monkeypatch.setattr(ekfac_module, "COLUMNS", 0)
+    monkeypatch.setattr(ekfac_module, "MOST_COLUMNS", 0)
     monkeypatch.setattr(source_module, "EXACT", 0)
     model, tasks, targets = problem()
     for name in ("EK-FAC", "SOURCE"):

@@ -15,11 +15,22 @@ from typer.testing import CliRunner
 
 import whence
 from clock import counted_seconds
+from whence.baselines import run as run_module
 from whence.cli import app
 from whence.errors import DataWarning, InputError
 from whence.estimators.linearity import is_linear
 from whence.ladder import probes
-from whence.ladder.advice import EXACT, EXPECTED, MEASURED, MIXES, Workload, default_mix, recommend, workload
+from whence.ladder.advice import (
+    EXACT,
+    EXPECTED,
+    MEASURED,
+    MIXES,
+    Workload,
+    added_prices,
+    default_mix,
+    recommend,
+    workload,
+)
 from whence.ladder.methods import METHODS, Setup, make_estimator
 from whence.ladder.probes import Price, extrapolated, probe
 
@@ -77,6 +88,15 @@ def briefly():
 
 def slower():
     return *problem(), {"merge": {"early": 0.5}}
+
+def longer():
+    return problem()[0], whence.Recipe(steps=12, lr=0.05, batch_size=4)
+
+def bent():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2))
+    tasks = {name: (torch.randn(12, 5), torch.arange(12) % 2) for name in "abcd"}
+    return whence.Problem(model, tasks, tasks["a"]), whence.Recipe(steps=40, lr=0.05, batch_size=4)
 """
 WORK = Workload(25, 5000, 900, n_params=400_000, n_trained=400_000)
 # In seconds: a true run takes two, so that 500 subsets cost 2.5, 5, 110, 27.5 and 500 of them.
@@ -516,6 +536,56 @@ def test_true_runs_tune_and_check_the_estimator(folder):
     assert set(fused["slopes"]) == {"cheap"}
 
 
+def test_several_methods_share_one_joint_run_and_are_fused(folder, monkeypatch):
+    runs, train = [], run_module.train
+    monkeypatch.setattr(run_module, "train", lambda *given, **named: runs.append(given[5]) or train(*given, **named))
+    asked = ("estimate", "exp.py:problem", "-m", "influence", "-m", "trak-along", "-m", "one-step", "-n", "12")
+    result = run(*asked, "-o", "cheap")
+    assert result.exit_code == 0, result.output
+    assert runs == [6]  # to the last point that either needs
+    said = " ".join(result.stdout.split())
+    folders = [f"cheap/{method}" for method in ("influence", "trak-along", "one-step")]
+    assert " ".join(["whence fit TRUE_RUNS", *(f"--estimates {where}" for where in folders)]) in said
+    for where, method in zip(folders, ("influence", "trak-along", "one-step"), strict=True):
+        table = whence.read_outcomes(where)
+        expected = make_estimator(_problem_of(folder), method, seed=0).batch(table.subsets)["val/loss"]
+        np.testing.assert_allclose(table.values[:, 0], expected, rtol=1e-5)
+    made = len(runs)
+    found = document_of(*asked, "-o", "again", "--joint-run", "cheap-run", "--seed", "0")
+    assert len(runs) == made
+    assert [part["method"] for part in found["estimates"]] == ["influence", "trak-along", "one-step"]
+    document_of("estimate", "exp.py:problem", "-m", "retrain", "-n", "6", "-o", "true", "--seed", "1")
+    fused = document_of("fit", "true", *(f"--estimates={where}" for where in folders[:2]), "-O", "val/loss")
+    assert set(fused["slopes"]) == {"influence", "trak-along"}
+    other = run("estimate", "exp.py:longer", "-m", "trak", "-n", "5", "-o", "other", "--joint-run", "cheap-run")
+    assert other.exit_code == 2
+    assert not Path("other").exists()
+    assert "The joint-run points in cheap-run are of something else: recipe" in " ".join(other.output.split())
+
+
+def test_a_budget_has_the_commands_of_its_mix(folder, monkeypatch):
+    """They are carried out as they are printed."""
+    prices = {name: Price(name, SCORES[name], 0.0, run=1.0) for name in ("influence", "trak")} | PRICES
+    monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: prices["retrain"])
+
+    def commands(*asked):
+        said = run("estimate", "exp.py:bent", *asked).stdout
+        return [line.strip() for line in said.splitlines() if line.startswith("  whence ")]
+
+    covered = ["whence estimate exp.py:bent --method retrain -n 5 -o true/"]
+    assert commands("--budget", "6", "-n", "5") == covered  # all of them
+    found = commands("--budget", "6", "-n", "12")
+    assert found == [
+        "whence estimate exp.py:bent --method influence --method trak -n 12 -o cheap/",
+        "whence estimate exp.py:bent --method retrain -n 3 -o true/",
+        "whence fit true/ --estimates cheap/influence --estimates cheap/trak",
+    ]
+    for line in found:
+        result = run(*line.split()[1:])
+        assert result.exit_code == 0, (line, result.output)
+
+
 def test_a_design_and_a_file_of_subsets_are_taken(folder):
     document_of("estimate", "exp.py:problem", "--method", "one-step", "-d", "fixed:2", "-n", "4", "-o", "cheap")
     assert set(whence.read_outcomes("cheap").subsets.sum(1)) == {2.0}
@@ -568,6 +638,36 @@ def test_a_budget_goes_to_scores_up_to_a_half_and_to_true_runs():
     assert default_mix(prices, WORK, 2) == ({}, 2)
     linear = replace(WORK, linear=True, exact=True)
     assert default_mix(prices, linear, 20) == ({"gradex": 4.0}, 16)
+
+
+def test_a_mix_pays_for_its_joint_run_once():
+    """Of 4 + 8 + 2 + 6 seconds, half a run takes 1 and a whole one 2; a true run takes 2 as well."""
+    runs = {"influence": 1.0, "trak": 1.0, "influence-along": 2.0, "trak-along": 2.0}
+    prices = {**PRICES, **{name: Price(name, SCORES[name], 0.0, run=runs[name]) for name in SCORES}}
+    for mix, seconds in {
+        ("influence-along", "trak-along"): (8.0, 6.0 - 2.0),
+        ("influence", "trak-along"): (4.0, 6.0 - 1.0),  # which makes the second half of the run
+        ("trak-along", "influence"): (6.0, 4.0 - 1.0),
+        ("influence", "trak", "influence-along"): (4.0, 2.0 - 1.0, 8.0 - 1.0),
+        ("influence", "one-step"): (4.0, 4.0),
+    }.items():
+        assert added_prices(prices, mix) == dict(zip(mix, np.array(seconds) / 2, strict=True))
+    assert added_prices(prices, ("influence", "bif"))["bif"] == np.inf
+    assert default_mix(prices, WORK, 12) == ({"influence-along": 4.0, "trak-along": 2.0}, 6)
+    assert default_mix(prices, WORK, 11) == ({"influence": 2.0, "trak-along": 2.5}, 6)
+    assert default_mix(prices, WORK, 6) == ({"influence": 2.0, "trak": 0.5}, 3)
+    assert default_mix(prices, WORK, 12, share=0.25) == ({"influence": 2.0, "trak": 0.5}, 9)
+
+
+def test_prices_tell_what_of_them_is_the_joint_run(monkeypatch):
+    """Counted in passes of examples: half a run for influence functions, all of it along the quarters."""
+    monkeypatch.setattr(probes, "seconds", counted_seconds)
+    found = probe(small_problem(convolutions(), 80), 24)
+    whole = found["tracin"].run
+    assert 0 < whole < found["tracin"].once
+    for method, share in (("influence", 0.5), ("trak", 0.5), ("influence-along", 1.0), ("trak-along", 1.0)):
+        assert found[method].run == pytest.approx(share * whole, rel=0.1)
+    assert all(price.run == 0 for name, price in found.items() if METHODS[name].kind != "scores")
 
 
 def test_what_is_recommended_for_a_budget_is_the_mix():

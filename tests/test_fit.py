@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -91,6 +92,14 @@ def test_effects_of_small_tasks_are_right_where_one_task_dominates():
         found = found.set_index("task").loc[[f"task_{k}" for k in range(8)]]
         inside.append((found["low"] <= effects) & (effects <= found["high"]))
     assert np.mean(inside) > 0.8  # 0.35 where members are weighed by errors in ranks alone
+
+
+@pytest.mark.parametrize("unit", [1e-12, 1e12])
+def test_answers_do_not_depend_on_the_unit_of_outcomes(unit):
+    runs = table(30, 6, T=2, noise=0.5)
+    found, other = fit(runs), fit(replace(runs, values=unit * runs.values))
+    np.testing.assert_allclose(list(other.parts[0].weights.values()), list(found.parts[0].weights.values()), rtol=1e-6)
+    np.testing.assert_allclose(other.predict(runs.subsets), unit * found.predict(runs.subsets), rtol=1e-6)
 
 
 def test_the_average_is_that_of_its_members_fitted_to_all_runs():

@@ -142,6 +142,13 @@ def test_estimates_of_something_else_are_refused(given, sentence):
         whence.fit(true_runs(), estimates=given())
 
 
+def test_estimates_without_one_of_the_outcomes_say_which_to_take(tmp_path):
+    """Scores are of losses only, where runs have accuracies as well."""
+    both = whence.Outcomes(true_runs().subsets, np.tile(true_runs().values, 2), TASKS, ["loss", "acc"])
+    with pytest.raises(InputError, match=r"There is no acc, only loss\. Give outcomes=\['loss'\]\."):
+        whence.fit(both, estimates=estimates())
+
+
 def test_mixtures_and_subsets_do_not_go_together():
     weights = np.random.default_rng(0).dirichlet(np.ones(6), 20)
     mixtures = whence.Outcomes(weights, weights[:, 0], TASKS, ["loss"])

@@ -10,7 +10,7 @@ from torch import nn
 import whence
 from torch_models import Attention, perceptron
 from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
-from whence.baselines import Exact, influence_scores, joint
+from whence.baselines import Exact, influence_scores, joint, run
 from whence.baselines.joint import KINDS
 from whence.baselines.scores import Scores
 from whence.models.examples import Examples
@@ -102,13 +102,105 @@ def test_fused_with_few_true_runs_it_is_no_worse_than_either(kind):
 
 def test_two_kinds_of_scores_take_one_run(monkeypatch):
     problem, runs = classes(), []
-    monkeypatch.setattr(joint, "train", lambda *given, **named: runs.append(1) or train(*given, **named))
+    monkeypatch.setattr(run, "train", lambda *given, **named: runs.append(1) or train(*given, **named))
     first = JointScores(problem, RECIPE, damping=0.1, seed=3)
     both = [first, first.by("trak", l2=2.0)]
     found = [scores.scores.coef_ for scores in both]
     assert len(runs) == 1
     np.testing.assert_array_equal(found[1], JointScores(problem, RECIPE, "trak", l2=2.0, seed=3).scores.coef_)
     assert not np.allclose(found[0], found[1])
+
+
+def counted_runs(monkeypatch):
+    """The number of steps of every joint run from now on."""
+    steps = []
+    monkeypatch.setattr(run, "train", lambda *given, **named: steps.append(given[5]) or train(*given, **named))
+    return steps
+
+
+def test_scores_at_other_points_share_a_run_that_goes_as_far_as_any_needs(monkeypatch):
+    problem, steps, four = classes(), counted_runs(monkeypatch), (0.25, 0.5, 0.75, 1.0)
+    first = JointScores(problem, RECIPE, damping=0.1, seed=3)
+    second = first.by("trak", at=four, l2=2.0)
+    third = JointScores(problem, RECIPE, "tracin", run=first.run, seed=3)
+    found = [scores.scores.coef_ for scores in (first, second, third)]
+    assert steps == [20]
+    alone = [
+        JointScores(problem, RECIPE, damping=0.1, seed=3),
+        JointScores(problem, RECIPE, "trak", at=four, l2=2.0, seed=3),
+        JointScores(problem, RECIPE, "tracin", seed=3),
+    ]
+    for shared, own in zip(found, alone, strict=True):
+        np.testing.assert_array_equal(shared, own.scores.coef_)
+    assert steps == [20, 10, 20, 20]
+    with pytest.raises(InputError, match="joint run is of another problem or recipe"):
+        JointScores(classes(seed=1), RECIPE, run=first.run)
+    with pytest.raises(InputError, match="joint run is of another problem or recipe"):
+        JointScores(problem, Recipe(steps=20, lr=0.1, batch_size=8), run=first.run)
+
+
+def test_a_folder_keeps_the_joint_run(monkeypatch, tmp_path):
+    problem, steps = classes(), counted_runs(monkeypatch)
+    expected = JointScores(problem, RECIPE, damping=0.1).scores.coef_
+    found = [
+        JointScores(classes(metrics=["loss", "accuracy"]), RECIPE, damping=0.1, run=tmp_path / "run").scores.coef_
+        for _ in range(2)
+    ]
+    assert steps == [10, 10]  # of the first of these the second takes over
+    for coef in found:
+        np.testing.assert_array_equal(coef, expected)
+    _ = JointScores(problem, RECIPE, "trak", at=0.25, run=tmp_path / "run").scores  # a point that it passed
+    assert len(steps) == 2
+    _ = JointScores(problem, RECIPE, "trak", at=1.0, run=tmp_path / "run").scores  # farther than it went
+    _ = JointScores(problem, RECIPE, damping=0.1, run=tmp_path / "run", seed=1).scores  # and of another seed
+    assert steps[2:] == [20, 10]
+    _ = JointScores(problem, RECIPE, "tracin", at=(0.25, 0.5, 1.0), run=tmp_path / "run").scores
+    assert len(steps) == 4
+
+
+def test_points_that_a_run_passed_before_it_was_stopped_are_kept(monkeypatch, tmp_path):
+    problem = classes()
+
+    def stopped(*given, watch, **named):
+        def until(step, *state):
+            watch(step, *state)
+            if step == 12:
+                raise KeyboardInterrupt
+
+        return train(*given, watch=until, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run, "train", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            _ = JointScores(problem, RECIPE, "trak", at=(0.25, 0.5, 1.0), run=tmp_path).scores
+    steps = counted_runs(monkeypatch)
+    halfway_ = JointScores(problem, RECIPE, "trak", run=tmp_path).scores.coef_
+    assert steps == []
+    np.testing.assert_array_equal(halfway_, JointScores(problem, RECIPE, "trak").scores.coef_)
+
+
+def fewer_tasks(problem):
+    """All tasks but the last."""
+    kept = problem.tasks.owner < len(problem.task_names) - 1
+    return Examples(*problem.tasks.rows(kept), problem.tasks.owner[kept], problem.task_names[:-1])
+
+
+def test_a_joint_run_of_something_else_is_refused(tmp_path):
+    problem = classes()
+    _ = JointScores(problem, RECIPE, run=tmp_path / "run").scores
+    other = classes(seed=1)
+    for given, recipe, what in (
+        (other, RECIPE, "examples of t0"),
+        (Problem(perceptron(), problem.tasks, problem.targets), RECIPE, "start"),
+        (problem, Recipe(steps=20, lr=0.1, batch_size=8), "recipe"),
+        (problem.with_examples(fewer_tasks(problem), problem.targets), RECIPE, "trained with all tasks.* t3"),
+    ):
+        with pytest.raises(InputError, match=rf"joint-run points in .*{what}"):
+            _ = JointScores(given, recipe, run=tmp_path / "run").scores
+    file = next((tmp_path / "run").glob("*after_10*"))
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(InputError, match=r"joint-run point in .* was altered: .* delete it"):
+        _ = JointScores(problem, RECIPE, run=tmp_path / "run").scores
 
 
 def test_the_curvature_is_that_of_some_examples_and_gradients_are_of_all(monkeypatch):
@@ -217,7 +309,7 @@ def test_a_run_that_learns_nothing_has_no_scores():
 
 def test_a_run_without_scores_is_not_made_again_for_every_subset(monkeypatch):
     scores, runs = JointScores(classes(), Recipe(steps=20, lr=1e-9)), []
-    monkeypatch.setattr(joint, "train", lambda *args, **options: runs.append(1) or train(*args, **options))
+    monkeypatch.setattr(run, "train", lambda *args, **options: runs.append(1) or train(*args, **options))
     with pytest.warns(DataWarning, match="6 of 6"):
         whence.measure(scores, whence.FixedSize(2), n=6, progress=False, keep_going=True)
     assert len(runs) == 2  # to the halfway point, and on to look for a better one

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,8 @@ import whence
 from whence.errors import InputError
 from whence.ladder.probes import Price
 from whence.searching import rungs
+
+joint = pytest.importorskip("whence.baselines.run")
 
 NAMES = tuple("abcdefgh")
 WEIGHTS = np.array([1.0, -0.6, 0.5, 0.4, -0.3, 0.2, -0.2, 0.1])
@@ -37,7 +41,9 @@ def test_good_estimates_save_runs_and_useless_ones_cost_few():
     noise = np.random.default_rng(0).normal(size=len(S))
     assert asked_until_found(good) <= 6
     assert asked_until_found(good) <= asked_until_found(None)
-    assert asked_until_found(whence.Outcomes(S, noise, NAMES, ["score"], True)) < 25
+    useless = whence.Outcomes(S, noise, NAMES, ["score"], True)
+    assert asked_until_found(useless) < 25
+    assert asked_until_found({"good": good, "useless": useless}) <= 6
 
 
 torch = pytest.importorskip("torch")
@@ -60,17 +66,22 @@ def problem():
 
 @pytest.mark.slow
 def test_a_problem_gets_its_cheap_rung_first_and_keeps_it(tmp_path, monkeypatch):
-    chosen = {"method": "one-step", "n": 12, "words": "Cheap rung: 12 estimates by 'one-step'."}
+    chosen = {"methods": ["influence", "trak"], "n": 12, "words": "Cheap rung: 12 estimates by 'influence' and 'trak'."}
     monkeypatch.setattr(rungs, "_chosen", lambda setup, budget: chosen)
+    joint_runs, train = [], joint.train
+    monkeypatch.setattr(joint, "train", lambda *given, **named: joint_runs.append(1) or train(*given, **named))
     found = whence.search(problem(), budget=6, path=tmp_path / "run", stop=False)
-    assert len(whence.read_outcomes(tmp_path / "run-estimates")) == 12
+    for method in ("influence", "trak"):
+        assert len(whence.read_outcomes(tmp_path / "run-estimates" / method)) == 12
+    assert len(joint_runs) == 1
     assert len(found.runs) == 6
-    assert found.model.rungs
+    assert [rung.name for rung in found.model.rungs] == ["influence", "trak"]
     assert chosen["words"] in found.notes
     # What was chosen by the clock is not chosen again.
     monkeypatch.setattr(rungs, "_chosen", lambda setup, budget: pytest.fail("chosen twice"))
     again = whence.search(problem(), budget=6, path=tmp_path / "run", stop=False)
     np.testing.assert_array_equal(again.runs.values, found.runs.values)
+    assert len(joint_runs) == 1
 
 
 @pytest.mark.parametrize(
@@ -85,11 +96,37 @@ def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(
     from whence.ladder.methods import Setup
 
     prices = {name: Price(name, 0.0, cost) for name, cost in each.items()} | {"retrain": Price("retrain", 0.0, 1.0)}
-    monkeypatch.setattr(probes, "probe", lambda setup, n: prices)
+    monkeypatch.setattr(probes, "probe", lambda setup, n: {**prices, "retrain": Price("retrain", 0.0, 0.01)})
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: replace(prices["retrain"], each=1.0 / n))
     monkeypatch.setattr(advice.Workload, "expected", lambda self, name: 0.5)
     found = rungs._chosen(Setup.of(problem()), 40)
-    assert (found["method"], found["n"]) == (method, n)
+    assert (found["methods"], found["n"]) == ([method] if n else [], n)
     assert ("No cheaper rung" in found["words"]) == (n == 0)
+
+
+def test_the_rung_is_the_default_mix_at_the_price_of_one_joint_run(monkeypatch):
+    from whence.ladder import advice, probes
+    from whence.ladder.methods import Setup
+
+    prices = {name: Price(name, 4.0, 0.0, run=2.0) for name in ("influence-along", "trak-along")}
+    prices |= {name: Price(name, 2.5, 0.0, run=1.0) for name in ("influence", "trak")}
+    prices |= {"one-step": Price("one-step", 0.1, 0.0), "retrain": Price("retrain", 0.0, 1.0)}
+    monkeypatch.setattr(probes, "probe", lambda setup, n: {**prices, "retrain": Price("retrain", 0.0, 0.01)})
+    monkeypatch.setattr(probes, "price_of_runs", lambda setup, n: replace(prices["retrain"], each=1.0 / n))
+    monkeypatch.setattr(advice, "workload", lambda setup: advice.Workload(4, 48, 30, 12, 12))
+    made, recipe = problem()
+    for budget, methods, cost in (
+        (40, ["influence-along", "trak-along"], 6.0),
+        (24, ["influence-along", "trak-along"], 6.0),
+        (23, ["influence", "trak-along"], 5.5),
+        (16, ["influence", "trak"], 4.0),
+    ):
+        found = rungs._chosen(Setup(made, recipe), budget)
+        assert (found["methods"], found["n"]) == (methods, 15)
+        assert f"for the price of {cost} true runs" in found["words"]
+    assert rungs._chosen(Setup(made, recipe), 8)["methods"] == ["one-step"]  # where scores cost too much
+    made.metrics["accuracy"] = made.loss  # of which there are no scores
+    assert rungs._chosen(Setup(made, recipe), 40)["methods"] == ["one-step"]
 
 
 def test_a_problem_without_a_recipe_cannot_be_searched():

@@ -8,7 +8,7 @@ units of the measured loss, for the same evaluation, attribution and selection a
     trak.py          TRAK: the Newton step of the linearised margin, in a random projection
     source.py        SOURCE: unrolling in a few segments of the training
     bif.py           BIF: covariance of losses under a posterior around the trained weights
-    joint.py         any of them along one run on all tasks, as an outcome function to be fused with true runs
+    joint.py         any of them along one run on all tasks (run.py), as an outcome function to be fused with true runs
 
     solvers.py       of influence functions               curvature.py     products with Hessian and Gauss–Newton
     krylov.py        systems and functions of a matrix of which only products are known

@@ -8,14 +8,16 @@ right-hand sides. Embeddings are layers with one-hot inputs, for which V is the 
 (norms, lone biases) have a block of their own, which is exact.
 
 The gradients are those of the outputs along the columns of R, with R Rᵀ = ∇²ℓ the curvature of the loss by the outputs:
-their second moment is the Gauss–Newton matrix itself. Where there are many outputs, one random combination of the
-columns stands for them, which is right on average and costs as much as the sampled labels of the publications.
+their second moment is the Gauss–Newton matrix itself. Of more than two outputs, or many if there are few examples, one
+random combination of the columns stands for them, which is right on average and costs as much as the sampled labels of
+the publications.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations_with_replacement
 
 import torch
@@ -33,7 +35,8 @@ from whence.models.losses import CrossEntropy, Loss
 from whence.progress import track
 
 COPIES = 6  # of what a forward pass keeps, that the sides of all layers and their gradients take
-COLUMNS = 16  # outputs up to which every column of R is gone through
+COLUMNS, MOST_COLUMNS = 2, 16  # outputs up to which every column of R is gone through; of few examples
+FEW_EXAMPLES = 256
 FEW_PLACES = 8  # up to which pairs of them are gone through
 NUMBERS = 2**24  # in the gradients that are squared at a time
 Block = tuple[str, ...]  # parameters with one curvature: a weight and its bias, a weight, or a vector
@@ -76,6 +79,7 @@ def ekfac_solve(curvature: Curvature, right: Tensor, *, relative: float = 0.0, s
     tensor([[0.1000]])
     """
     examples, params = curvature.examples, curvature.params
+    every = MOST_COLUMNS if len(examples) <= FEW_EXAMPLES else COLUMNS
     generator = torch.Generator().manual_seed(seed)
     with differentiable():
         try:
@@ -91,7 +95,8 @@ def ekfac_solve(curvature: Curvature, right: Tensor, *, relative: float = 0.0, s
         def batches(what: str) -> Batches:
             for rows in track(list(examples.blocks(size)), f"{what} of EK-FAC"):
                 inputs, labels = examples.rows(rows)
-                yield _sides(layers, blocks, curvature.loss, inputs, labels, generator), curvature.weights[rows]
+                root = partial(_columns, curvature.loss, labels=labels, every=every, generator=generator)
+                yield _sides(layers, blocks, inputs, root), curvature.weights[rows]
 
         bases = _bases(batches("factors"))
         values = _eigenvalues(batches("eigenvalues"), bases, params)
@@ -124,14 +129,12 @@ def _blocks(layers: Layers) -> dict[Block, nn.Module]:
 
 
 def _sides(
-    layers: Layers, blocks: dict[Block, nn.Module], loss: Loss, inputs: Inputs, labels: Tensor,
-    generator: torch.Generator,
-) -> dict[Block, Sides]:  # fmt: skip
+    layers: Layers, blocks: dict[Block, nn.Module], inputs: Inputs, root_of: Callable[[Tensor], Tensor]
+) -> dict[Block, Sides]:
     """The sides of every block for a batch, from a forward pass and a backward pass for each column of R."""
     with torch.enable_grad():
         outputs, seen = layers.forward(inputs, lambda outputs: outputs)
-        root = _columns(loss, outputs.detach(), labels, generator)
-        points, columns = [use.output for use in seen], root.unbind(-1)
+        points, columns = [use.output for use in seen], root_of(outputs.detach()).unbind(-1)
         gradients = [
             torch.autograd.grad(outputs, points, column, retain_graph=c + 1 < len(columns), materialize_grads=True)
             for c, column in enumerate(columns)
@@ -145,9 +148,9 @@ def _sides(
     return found
 
 
-def _columns(loss: Loss, outputs: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Columns (b, C, c) of R, or one random combination of them, for which R itself need not be made."""
-    if outputs.shape[-1] <= COLUMNS:
+def _columns(loss: Loss, outputs: Tensor, labels: Tensor, every: int, generator: torch.Generator) -> Tensor:
+    """Columns (b, C, c) of R of up to so many outputs, or one random combination, for which R need not be made."""
+    if outputs.shape[-1] <= every:
         return loss.root(outputs, labels)
     signs = (2.0 * torch.randint(2, outputs.shape, generator=generator) - 1).to(outputs)
     if type(loss) is not CrossEntropy or labels.ndim > 1 or bool((labels == loss.ignored).any()):

@@ -12,9 +12,9 @@ subsets have one size, and all tasks, it is a sum of one number per task.
 from __future__ import annotations
 
 import copy
-import warnings
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -25,39 +25,26 @@ from numpy.typing import ArrayLike
 from whence.arrays import Floats
 from whence.baselines.bif import bif_scores
 from whence.baselines.influence import influence_scores
+from whence.baselines.run import QUARTERS, JointRun, Point
 from whence.baselines.scores import Scores
 from whence.baselines.solvers import EKFAC
 from whence.baselines.source import source_scores
 from whence.baselines.tracin import tracin_scores
 from whence.baselines.trak import trak_scores
-from whence.errors import DataWarning, InputError, did_you_mean
+from whence.errors import InputError, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.truth import Trust, aligned, trust
 from whence.measuring.outcome_fn import OutcomeFn
-from whence.models.points import Checkpoint, state_of
-from whence.models.problem import Problem, State, as_problem
+from whence.models.points import Checkpoint
+from whence.models.problem import Problem, as_problem
 from whence.models.recipe import Recipe
 from whence.models.sampling import task_shares
-from whence.models.stack import Stack
 from whence.models.targets import single
-from whence.models.training import train
 from whence.outcomes import Outcomes
 
-QUARTERS = (0.25, 0.5, 0.75, 1.0)
-LEARNED = 0.995  # of the loss at the start, above which a run has learned nothing
-JUDGED = 1024  # examples of all tasks that tell whether it has
 ROUNDING = 1e-9  # of the largest score, below which differences between tasks are nothing
 CURVED = 1024  # examples of all tasks that the curvature of influence functions is taken from
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A place along a joint run: after how many steps, the weights there, and the mean loss on the tasks."""
-
-    step: int
-    state: State
-    loss: float
 
 
 def _averaged(score: Callable[..., Scores]) -> Callable[..., Scores]:
@@ -137,8 +124,11 @@ class JointScores(OutcomeFn):
         are better, and cost more, at every quarter of the run: ``at=QUARTERS``.
     runs : int
         Number of joint runs, of other seeds, that scores are averaged over.
+    run : path or JointRun, optional
+        Folder that keeps the points of the joint run, so that it is not made again; or the ``run`` of other scores of
+        the same problem and recipe, to share it.
     checkpoints : sequence of modules or state dicts, optional
-        Points of a joint run that was made already, one for each of ``at``; then nothing is trained.
+        Points of a joint run that was made elsewhere, one for each of ``at``; then nothing is trained.
     examples : int, optional
         Number of examples of each task to use, drawn at random; by default all.
     seed : int
@@ -172,6 +162,7 @@ class JointScores(OutcomeFn):
         *,
         at: float | Sequence[float] | None = None,
         runs: int = 1,
+        run: str | os.PathLike[str] | JointRun | None = None,
         checkpoints: Sequence[Checkpoint] = (),
         examples: int | None = None,
         seed: int = 0,
@@ -198,22 +189,24 @@ class JointScores(OutcomeFn):
         self.runs, self.checkpoints, self.examples, self.seed = runs, tuple(checkpoints), examples, seed
         self.options = {**KINDS[method].usual, **options}
         self.task_names: tuple[str, ...] = problem.task_names
-        self._made: dict[int, list[Point] | InputError] = {}  # points of the run of each seed, or why it has none
+        self.run = run if isinstance(run, JointRun) else JointRun(self.problem, recipe, run)
+        if not self.run.is_of(problem, recipe):
+            raise InputError("The joint run is of another problem or recipe: give one of these, or a folder.")
+        self.run.need(self.at)
 
     def by(self, method: str, **options: Any) -> JointScores:
-        """Return other scores at the same points of the same joint runs, which are trained once for both.
+        """Return other scores of the same joint runs, which are trained once for both.
 
         Parameters
         ----------
         method, options
-            As for `JointScores`.
+            As for `JointScores`; by default at the same points.
         """
-        other = JointScores(
-            self.problem, self.recipe, method, at=self.at, runs=self.runs, checkpoints=self.checkpoints,
-            examples=self.examples, seed=self.seed, **options,
-        )  # fmt: skip
-        other._made = self._made
-        return other
+        same: dict[str, Any] = {
+            "at": self.at, "runs": self.runs, "run": self.run, "checkpoints": self.checkpoints,
+            "examples": self.examples, "seed": self.seed,
+        }  # fmt: skip
+        return JointScores(self.problem, self.recipe, method, **{**same, **options})
 
     @property
     def fingerprint(self) -> dict[str, str]:  # type: ignore[override]
@@ -241,17 +234,9 @@ class JointScores(OutcomeFn):
         if self.examples is not None:
             problem = problem.with_examples(problem.tasks.sample(self.examples, self.seed), problem.targets)
         found = []
-        for number in range(self.runs):
-            points = self._made.get(self.seed + number)
-            if points is None:
-                try:
-                    points = self._points(self.seed + number)
-                except InputError as error:  # told again for every subset, without another run
-                    points = error
-                self._made[self.seed + number] = points
-            if isinstance(points, InputError):
-                raise points
-            found.append(kind.find(problem, self.recipe, points, seed=self.seed + number, **self.options))
+        for seed in range(self.seed, self.seed + self.runs):
+            points = self.run.given(self.checkpoints, self.at) if self.checkpoints else self.run.points(self.at, seed)
+            found.append(kind.find(problem, self.recipe, points, seed=seed, **self.options))
         return mean_scores(found)
 
     def batch(self, subsets: ArrayLike, seeds: ArrayLike | None = None) -> dict[str, Floats]:
@@ -272,74 +257,10 @@ class JointScores(OutcomeFn):
         """What true runs say about the scores."""
         return trust(aligned(self.batch(truth.subsets), truth), truth)
 
-    def _points(self, seed: int) -> list[Point]:
-        """The wanted points of a joint run; where it has diverged or learned nothing there, its best one instead."""
-        steps, fixed = self.recipe.steps, {**self.problem.output_fn.fixed, **self.problem.start}
-        wanted, start = [_step(share, steps) for share in self.at], self._loss(self.problem.start)
-        if self.checkpoints:
-            states = [state_of(given, fixed, self.problem.trained) for given in self.checkpoints]
-            given = [Point(step, state, self._loss(state)) for step, state in zip(wanted, states, strict=True)]
-            if odd := [point.step for point in given if not np.isfinite(point.loss)]:
-                raise InputError(f"The checkpoint after {odd[0]} steps has no finite loss on the tasks. Give another.")
-            for point in (point for point in given if point.loss > start / LEARNED):
-                warnings.warn(
-                    f"The checkpoint after {point.step} steps is worse on the tasks than the model itself (loss "
-                    f"{point.loss:.3g} and {start:.3g}): is it from a run of this model on these tasks?",
-                    DataWarning,
-                    stacklevel=2,
-                )
-            return given
-        points = self._passed([*self.at, *(share for share in QUARTERS if share < max(self.at))], seed)
-        sound = [point for point in points if point.loss < LEARNED * start]
-        if not sound and max(self.at) < 1:
-            points = self._passed([*self.at, *QUARTERS], seed)
-            sound = [point for point in points if point.loss < LEARNED * start]
-        kept = [point for point in sound if point.step in wanted]
-        if len(kept) == len(set(wanted)):
-            return kept
-        bad = next(point for point in points if point.step in wanted and point not in kept)
-        learned = "has learned nothing" if np.isfinite(bad.loss) and bad.loss < 2 * start else "has diverged"
-        what = (
-            f"The run on all tasks {learned} after {bad.step} of {steps} steps (loss {bad.loss:.3g} on the tasks, "
-            f"{start:.3g} before it)"
-        )
-        if not sound:
-            raise InputError(
-                f"{what}, and at every other quarter: it has no scores to give. Change the learning rate, or take more "
-                "steps."
-            )
-        kept = kept or [min(sound, key=lambda point: point.loss)]
-        where = ", ".join(str(point.step) for point in kept)
-        warnings.warn(f"{what}: scores are those after {where} steps instead.", DataWarning, stacklevel=2)
-        return kept
-
-    def _passed(self, at: Sequence[float], seed: int) -> list[Point]:
-        """Points of a joint run after shares of its steps."""
-        problem, wanted = self.problem, {_step(share, self.recipe.steps) for share in at}
-        passed: list[Point] = []
-
-        def watch(step: int, state: State, _: object) -> None:
-            if step in wanted:
-                passed.append(Point(step, {name: value.detach().clone() for name, value in state.items()}, np.nan))
-
-        stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
-        train(stack, self.recipe, stack.start(1), everything, np.array([seed]), max(wanted), watch=watch)
-        return [replace(point, loss=self._loss(point.state)) for point in passed]
-
-    def _loss(self, state: State) -> float:
-        """Mean loss on some examples of the tasks."""
-        stack, some = Stack(self.problem, batched=False), self.problem.tasks.sample(_each(self.problem, JUDGED))
-        one = {name: state[name][None] for name in self.problem.start}
-        return float(stack.evaluate(one, some, {"loss": self.problem.loss})["loss"].double().mean())
-
 
 def _each(problem: Problem, number: int) -> int:
     """Examples of each task, for so many in all."""
     return -(-number // len(problem.task_names))
-
-
-def _step(share: float, steps: int) -> int:
-    return max(1, round(share * steps))
 
 
 def mean_scores(found: Sequence[Scores]) -> Scores:

@@ -127,6 +127,11 @@ def _gram(linear: Linearization, shares: Tensor) -> Tensor:
 
 def _solved(gram: Tensor, right: Tensor, l2: float) -> Tensor:
     """(gram + λI)⁻¹ applied to each row, or the pseudo-inverse where there is no penalty."""
+    if l2 > 0:
+        penalty = l2 * gram.diagonal().mean()
+        factor, failed = torch.linalg.cholesky_ex(gram + penalty * torch.eye(len(gram)).to(gram))
+        if not failed:
+            return torch.cholesky_solve(right.T, factor).T
     values, vectors = torch.linalg.eigh(gram)
     floor = values[-1] * len(values) * 1e-7  # of features in single precision
     shifted = values + l2 * values.clamp_min(0).mean()

@@ -300,7 +300,11 @@ def read_estimates(paths: Iterable[Path] | None, runs: "Outcomes") -> "dict[str,
     tables = {}
     for name, path in zip(_names(given), given, strict=True):
         declared = has_roles(path)
-        tables[name] = whence.read_outcomes(path, runs.target_names, tasks=None if declared else runs.task_names)
+        tables[name] = (
+            whence.read_outcomes(path)
+            if declared
+            else whence.read_outcomes(path, runs.target_names, tasks=runs.task_names)
+        )
         if not declared and (others := set(column_names(path)) - {*runs.task_names, *runs.target_names}):
             warn(f"{path}: columns that the runs do not have are left out: {some_of(sorted(others))}.")
     return tables or None

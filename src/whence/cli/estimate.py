@@ -16,12 +16,12 @@ from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, command, remark, table, title
 from whence.errors import InputError
 from whence.ladder.advice import default_mix, recommend, workload
-from whence.ladder.methods import METHODS, Setup, make_estimator
+from whence.ladder.methods import METHODS, Setup, make_estimators
 
 if TYPE_CHECKING:
     from whence.ladder.advice import Workload
     from whence.ladder.probes import Price
-    from whence.measuring.outcome_fn import OutcomeFn
+    from whence.measuring.outcome_fn import Measurable, OutcomeFn
     from whence.outcomes.ledger import Ledger
 
 MethodName = Enum("MethodName", {name.replace("-", "_"): name for name in METHODS})  # type: ignore[misc]
@@ -29,7 +29,10 @@ DESIGN, SUBSETS = "bernoulli:0.5", 500
 BUDGETS = (5, 10, 20, 40)
 
 ProblemFunction = Annotated[str, typer.Argument(metavar="FILE.py:NAME", help="Function that returns the problem.")]
-Method = Annotated[MethodName | None, typer.Option(help="Method (default: compare what each costs).")]
+Methods = Annotated[
+    list[MethodName] | None,
+    typer.Option("--method", "-m", help="Method (default: compare what each costs). Repeatable."),
+]
 DesignText = Annotated[
     str | None,
     typer.Option(
@@ -43,15 +46,22 @@ Subsets = Annotated[
 TrueRuns = Annotated[
     Path | None, typer.Option("--truth", metavar="FILE", help="Tune and check the estimator with a few true runs.")
 ]
+JointRun = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Keep the joint run of scores here, for other commands too (default: beside FOLDER)."
+    ),
+]
 RunBudget = Annotated[float | None, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
 
 
 def estimate(
     problem: ProblemFunction,
-    method: Method = None,
+    method: Methods = None,
     design: DesignText = None,
     n: Subsets = None,
     output: args.FolderIfAny = None,
+    joint_run: JointRun = None,
     truth: TrueRuns = None,
     budget: RunBudget = None,
     seed: args.Seed = 0,
@@ -92,13 +102,25 @@ def estimate(
     retrain: 3 R + Q for each subset. True, up to the noise of a seed.
 
     Without --method, each method is timed here for a few seconds, and one is recommended by its cost and by its
-    measured accuracy. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
+    measured accuracy. Several methods are given as several --method: their scores share one joint run, and each has a
+    folder in FOLDER. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
     both: whence fit true/ --estimates cheap/
     """
     given = _problem(problem)
-    if method is None:
+    if not method:
         return _prices(problem, given, n, budget)
-    return _estimates(given, method.value, design or DESIGN, n, output, truth, seed, accept_change)
+    wanted = list(dict.fromkeys(each.value for each in method))
+    if output is None:
+        raise InputError(f"Say where the estimates go, as in -o {_folder(wanted[0])}/.")
+    folders = {name: output / name if len(wanted) > 1 else output for name in wanted}
+    options = {name: _options(name, folder, seed) for name, folder in folders.items()}
+    run = joint_run or output.with_name(f"{output.name}-run")
+    makers = make_estimators(given, options, run=run)
+    answers = {
+        folders[name]: _estimates(name, maker, design or DESIGN, n, folders[name], truth, seed, accept_change)
+        for name, maker in makers.items()
+    }
+    return _together(answers)
 
 
 def _problem(text: str) -> Setup:
@@ -162,8 +184,6 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Ans
         f"{work.n_tasks} tasks, {work.n_examples:,} examples; {work.n_queries:,} queries; "
         f"{work.n_trained:,} of {work.n_params:,} parameters are trained. {linear}"
     )
-    rows_wanted = n if budget is None or method != "retrain" else min(n, int(budget))
-    next_step = f"  whence estimate {shlex.quote(text)} --method {method} -n {rows_wanted} -o {_folder(method)}/"
     columns = ["method", "once", "each", f"{n} subsets", "true runs", "keeps", "LDS", "trust it for", ""]
     page: Page = [
         Text(about),
@@ -172,10 +192,26 @@ def _prices(text: str, given: Setup, n: int | None, budget: float | None) -> Ans
         remark("timed on a small part of each; true runs: the cost in trainings on one subset"),
         remark("LDS: rank correlation with true runs that was measured on models of this size; yours may differ"),
         Text(f"Recommended: {method}. {why[0].upper()}{why[1:]}"),
-        command(next_step),
+        *_next(text, method, n, budget, mixes),
         *_mixes_page(mixes),
     ]
     return Answer(document, page)
+
+
+def _next(text: str, method: str, n: int, budget: float | None, mixes: list[dict[str, Any]]) -> Page:
+    """The command that follows the recommendation; all of them where it is the mix for the budget."""
+    estimate = f"  whence estimate {shlex.quote(text)}"
+    mix = mixes[0] if budget is not None and mixes else {"estimates": {}}
+    methods = list(mix["estimates"])
+    if method not in methods:
+        runs = n if budget is None or method != "retrain" else min(n, int(budget))
+        return [command(f"{estimate} --method {method} -n {runs} -o {_folder(method)}/")]
+    folders = [f"cheap/{name}" if len(methods) > 1 else "cheap/" for name in methods]
+    return [
+        command(f"{estimate}{''.join(f' --method {name}' for name in methods)} -n {n} -o cheap/"),
+        command(f"{estimate} --method retrain -n {mix['true_runs']} -o true/"),
+        command(f"  whence fit true/{''.join(f' --estimates {folder}' for folder in folders)}"),
+    ]
 
 
 def _mixes(found: "dict[str, Price]", work: "Workload", budget: float | None) -> list[dict[str, Any]]:
@@ -199,7 +235,10 @@ def _mixes_page(mixes: list[dict[str, Any]]) -> Page:
     return [
         title("What to do with a budget of true runs"),
         table(columns, rows, left=[columns[1]]),
-        remark("prices: with the runs of the budget side by side; LDS: measured on such models, see results/scores.md"),
+        remark(
+            "cost: with the runs of the budget side by side, and one joint run for all scores; LDS: measured on such "
+            "models, see results/scores.md"
+        ),
     ]
 
 
@@ -231,12 +270,21 @@ def _duration(seconds: float) -> str:
 # ---- estimates -------------------------------------------------------------------------------------------
 
 
+def _options(method: str, output: Path, seed: int) -> dict[str, object]:
+    """What a method is told here: its seed, and where to keep vectors, next to the run folder.
+
+    True runs, which take the seed of each row, may need the vectors before the run begins.
+    """
+    vectors = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
+    return {} if method == "retrain" else {"seed": seed, **vectors}
+
+
 def _estimates(
-    given: Setup,
     method: str,
+    maker: "Measurable",
     design: str,
     n: int | None,
-    output: Path | None,
+    output: Path,
     truth: Path | None,
     seed: int,
     accept_change: bool,
@@ -246,13 +294,7 @@ def _estimates(
     from whence.measuring.outcome_fn import as_outcome_fn
     from whence.measuring.plan import make_plan
 
-    if output is None:
-        raise InputError(f"Say where the estimates go, as in -o {_folder(method)}/.")
-    # Next to the run folder: true runs may need vectors before the run begins.
-    options: dict[str, Any] = {"path": output.with_name(f"{output.name}-vectors")} if method == "merge" else {}
-    options |= {} if method == "retrain" else {"seed": seed}
-    estimator = as_outcome_fn(make_estimator(given, method, **options))
-    verdict = None
+    estimator, verdict = as_outcome_fn(maker), None
     if truth is not None:
         estimator, verdict = _against(estimator, truth)
     names = list(estimator.task_names or ())
@@ -286,14 +328,25 @@ def _told(ledger: "Ledger", folder: Path, method: str, verdict: str | None, seco
     document |= {"method": method, "provenance": ledger.plan.provenance, "verdict": verdict}
     page: Page = [Text(summary(ledger, seconds))]
     page += [Text(f"Against the true runs: {verdict}")] if verdict else []
-    where = shlex.quote(str(folder))
     if ledger.failed:
         page.append(Text(unmeasured(ledger, f"; see {folder / FAILURES}")))
-    if not ledger.done:
-        return Answer(document, page, failed=True)
-    if method == "retrain":
-        page += [remark("next: fit a surrogate"), command(f"  whence fit {where}")]
-    else:
-        page.append(remark("next: make a few true runs (such as with --method retrain), and fuse both"))
-        page += [command(f"  whence {verb} TRUE_RUNS --estimates {where}") for verb in ("fit", "suggest")]
     return Answer(document, page, failed=ledger.failed > 0)
+
+
+def _together(answers: dict[Path, Answer]) -> Answer:
+    """The answers of all methods, by folder, and what to do next with those that have estimates."""
+    page: Page = []
+    for answer in answers.values():
+        page += [title(str(answer.document["method"])), *answer.page] if len(answers) > 1 else answer.page
+    done = {folder: answer.document["method"] for folder, answer in answers.items() if answer.document["measured"]}
+    true = next((shlex.quote(str(folder)) for folder, method in done.items() if method == "retrain"), None)
+    cheap = [f" --estimates {shlex.quote(str(folder))}" for folder, method in done.items() if method != "retrain"]
+    if cheap:
+        first = "" if true else "make a few true runs (such as with --method retrain), and "
+        page.append(remark(f"next: {first}fuse both"))
+        page += [command(f"  whence {verb} {true or 'TRUE_RUNS'}{''.join(cheap)}") for verb in ("fit", "suggest")]
+    elif true:
+        page += [remark("next: fit a surrogate"), command(f"  whence fit {true}")]
+    documents = [answer.document for answer in answers.values()]
+    document = documents[0] if len(documents) == 1 else {"estimates": documents}
+    return Answer(document, page, failed=any(answer.failed for answer in answers.values()))

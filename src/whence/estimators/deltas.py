@@ -1,7 +1,8 @@
 """Task vectors, in memory and in a folder: each is saved at once, and vectors of another problem are refused.
 
 In the folder, ``manifest.json`` identifies the problem: the initial weights, the training, the examples of each task. A
-vector is a safetensors file with a checksum of its numbers, written whole or not at all.
+vector is a safetensors file with a checksum of its numbers, written whole or not at all. Points of a joint run are kept
+in the same way.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class DeltaFile(Mapping[str, Tensor]):
 
 
 class DeltaFolder:
-    """Folder of task vectors, created if it does not exist.
+    """Folder of task vectors, or of something else as ``noun`` names it, created if it does not exist.
 
     It must agree with ``about``, which identifies the vectors apart from the tasks, and with the hash of the examples
     of each task. If all vectors depend on all tasks (``together``), none may be added or left out.
@@ -113,43 +114,44 @@ class DeltaFolder:
         tasks: Mapping[str, str],
         *,
         together: bool = False,
+        noun: str = "task vector",
     ) -> None:
-        self.path = Path(path)
+        self.path, self.noun = Path(path), noun
         about = {"format": FORMAT, **about}
         manifest = self.path / "manifest.json"
         found = read_document(manifest) if manifest.exists() else None
         if found is None and self.path.is_dir():
-            refuse_occupied(self.path, lambda name: False, "task vectors")
+            refuse_occupied(self.path, lambda name: False, f"{noun}s")
         if found is not None:
             both = [name for name in tasks if name in found["tasks"]]
             was = {f"examples of {name}": found["tasks"][name] for name in both}
             was |= {name: value for name, value in found.items() if name != "tasks"}
             now = {f"examples of {name}": tasks[name] for name in both} | about
-            refuse_other(f"The task vectors in {self.path} are", was, now)
+            refuse_other(f"The {noun}s in {self.path} are", was, now)
             if together and (others := sorted(set(found["tasks"]) ^ set(tasks))):
                 raise InputError(
-                    f"The task vectors in {self.path} were trained with all tasks, and these differ: "
-                    f"{some_of(others)}. Use another folder, or train each task alone, without a background."
+                    f"The {noun}s in {self.path} were trained with all tasks, and these differ: {some_of(others)}. "
+                    "Use another folder."
                 )
             tasks = {**found["tasks"], **tasks}
         if found is None or tasks != found["tasks"]:
             self.path.mkdir(parents=True, exist_ok=True)
             write_document(manifest, {**about, "tasks": tasks})
 
-    def file(self, task: str) -> Path:
+    def file(self, name: str) -> Path:
         """Where the vector of a task is, or will be."""
-        readable = re.sub(r"[^A-Za-z0-9_-]+", "_", task)[:40]
-        return self.path / f"{readable}-{hashlib.sha256(task.encode()).hexdigest()[:8]}.safetensors"
+        readable = re.sub(r"[^A-Za-z0-9_-]+", "_", name)[:40]
+        return self.path / f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:8]}.safetensors"
 
-    def load(self, task: str, like: Delta) -> DeltaFile | None:
+    def load(self, name: str, like: Delta) -> DeltaFile | None:
         """Vector of a task, or None if it has not been made yet."""
-        file = self.file(task)
+        file = self.file(name)
         if not file.exists():
             return None
         try:
             delta = DeltaFile(file)
-            fits = {name: value.shape for name, value in delta.items()} == {name: v.shape for name, v in like.items()}
-            whole = fits and delta.about == {"task": task, "checksum": checksum(delta)}
+            fits = {key: value.shape for key, value in delta.items()} == {key: v.shape for key, v in like.items()}
+            whole = fits and delta.about == {"task": name, "checksum": checksum(delta)}
             finite = is_finite(delta)
         except (SafetensorError, OSError) as error:
             raise InputError(f"{file} cannot be read ({error}): delete it, and it is made again.") from error
@@ -159,20 +161,20 @@ class DeltaFolder:
             (whole, "was altered: it does not match its checksum"),
         ):
             if not good:
-                raise InputError(f"The task vector in {file} {what}: delete it, and it is made again.")
+                raise InputError(f"The {self.noun} in {file} {what}: delete it, and it is made again.")
         return delta
 
-    def save(self, task: str, delta: Delta) -> DeltaFile:
+    def save(self, name: str, delta: Delta) -> DeltaFile:
         """Save the vector of a task."""
-        tensors = {name: value.detach().cpu().contiguous() for name, value in delta.items()}
-        path = self.file(task)
+        tensors = {key: value.detach().cpu().contiguous() for key, value in delta.items()}
+        path = self.file(name)
         try:
             with whole_file(path) as file:
-                save_file(tensors, Path(file.name), {"task": task, "checksum": checksum(tensors)})
+                save_file(tensors, Path(file.name), {"task": name, "checksum": checksum(tensors)})
         except (InputError, SafetensorError) as error:
             full = "No space left" in str(error) or "disk is full" in str(error)
             reason = f"{path} cannot be written: the disk is full" if full else str(error).rstrip(".")
-            kept = counted(len(list(self.path.glob("*.safetensors"))), "task vector")
+            kept = counted(len(list(self.path.glob("*.safetensors"))), self.noun)
             raise InputError(f"{reason}. The folder has {kept}, which will not be made again.") from error
         return DeltaFile(path)
 

@@ -214,7 +214,9 @@ def finetune(
 
     def joint_scores() -> JointScores:
         size = min(RANK, problem.n_trained)
-        made = JointScores(on_loss, recipe, "trak", at=HALFWAY, examples=EXAMPLES, rank=size, seed=seed)
+        made = JointScores(
+            on_loss, recipe, "trak", at=HALFWAY, run=kept("joint_run"), examples=EXAMPLES, rank=size, seed=seed
+        )
         place = kept(_folder(SCORES))
         if place is None or not place.exists():
             _ = made.scores  # a run on all sources that learns nothing ends it here, before anything else is trained

@@ -212,19 +212,32 @@ def _first_of_mix(
     )
 
 
-def default_mix(prices: Mapping[str, Price], work: Workload, budget: float) -> tuple[dict[str, float], int]:
+def default_mix(
+    prices: Mapping[str, Price], work: Workload, budget: float, *, share: float = SCORES
+) -> tuple[dict[str, float], int]:
     """Return how to spend a budget of true runs: estimates to fuse, with the price of each, and how many true runs.
 
-    GradEx if it is exact; else scores of joint runs, of two kinds with different errors and at several points, as long
-    as they cost at most half of the budget and leave enough true runs to fuse with (`MEASURED` has what that gave).
-    The rest goes to true runs.
+    GradEx if it is exact; else scores of one joint run, of two kinds with different errors and at several points, as
+    long as they cost at most a share of the budget and leave enough true runs to fuse with (`MEASURED` has what that
+    gave). The rest goes to true runs.
     """
-    cost = {method: price.once / prices["retrain"].each for method, price in prices.items()}
     for mix in (("gradex",),) if work.exact else MIXES:
-        spent = {method: cost.get(method, math.inf) for method in mix}
-        if sum(spent.values()) <= min(SCORES * budget, budget - FEWEST):
+        spent = added_prices(prices, mix)
+        if sum(spent.values()) <= min(share * budget, budget - FEWEST):
             return spent, int(budget - sum(spent.values()))
     return {}, int(budget)
+
+
+def added_prices(prices: Mapping[str, Price], mix: Sequence[str]) -> dict[str, float]:
+    """Return what each method of a mix adds to its price, in true runs; infinite if it has no price.
+
+    The joint run of scores is made once: each pays for what of it goes beyond those before it.
+    """
+    spent, ran = dict.fromkeys(mix, math.inf), 0.0
+    for price in (prices[method] for method in mix if method in prices):
+        spent[price.method] = (price.once - min(price.run, ran)) / prices["retrain"].each
+        ran = max(ran, price.run)
+    return spent
 
 
 def _evidence(work: Workload, method: str) -> str:

@@ -5,6 +5,7 @@ A new one is a line in `METHODS`, one in `PROBES` (probes.py) and one in `EXPECT
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -122,3 +123,20 @@ def make_estimator(setup: Setup, method: str, **options: object) -> Measurable:
     if setup.recipe is None and METHODS[method].trains:
         raise InputError(f"The method '{method}' needs a recipe to train with: return (problem, recipe).")
     return METHODS[method].make(setup.problem, setup.recipe, **{**options, **setup.options.get(method, {})})
+
+
+def make_estimators(
+    setup: Setup, options: Mapping[str, Mapping[str, object]], *, run: str | os.PathLike[str] | None = None
+) -> dict[str, Measurable]:
+    """Return outcome functions of some methods, each with its options; scores share a joint run, kept in a folder."""
+    shared: dict[str, object] = {}
+    if setup.recipe is not None and any(METHODS[name].kind == "scores" for name in options):
+        from whence.baselines.run import JointRun
+
+        joint = JointRun(setup.problem, setup.recipe, run)
+        _ = joint.folder  # one of something else is refused before anything is made
+        shared = {"run": joint}
+    return {
+        name: make_estimator(setup, name, **own, **(shared if METHODS[name].kind == "scores" else {}))
+        for name, own in options.items()
+    }

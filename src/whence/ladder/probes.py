@@ -54,12 +54,16 @@ SUM = 1e-6  # seconds that a weighted sum of scores takes
 
 @dataclass(frozen=True)
 class Price:
-    """What a method costs: once, and for each subset, in seconds; and bytes that it keeps."""
+    """What a method costs: once, and for each subset, in seconds; and bytes that it keeps.
+
+    ``run`` is what of the first goes to a joint run that scores of other kinds can share.
+    """
 
     method: str
     once: float
     each: float
     bytes: float = 0.0
+    run: float = 0.0
 
     def total(self, n: int) -> float:
         """Return the price of n subsets."""
@@ -211,7 +215,8 @@ class _Probes:
             found *= (long.draws * long.thin * 1.25) / (BRIEF.draws * BRIEF.thin)
         steps = max(1, round(max(made.at) * recipe.steps))
         size = 8.0 * self.n_tasks * (len(self.targets) if self.problem.per_query else len(self.targets.names))
-        return Price(method, made.runs * (self._runs(1, steps) + found), SUM, size)
+        run = made.runs * self._runs(1, steps)
+        return Price(method, run + made.runs * found, SUM, size, run)
 
     def merge(self) -> Price:
         """A run for each task; then the queries, or where answers are merged, the queries once and sums."""

@@ -81,8 +81,8 @@ class Search:
     path : path, optional
         Run folder, created, or resumed if it exists. Any process may ask or tell in turn.
     seed : int
-    estimates : Outcomes, optional
-        Cheap estimates of the same targets for many subsets.
+    estimates : Outcomes or mapping of names to these, optional
+        Cheap estimates of the same targets for many subsets, of one kind or several.
 
     Examples
     --------
@@ -114,7 +114,7 @@ class Search:
     stop: bool = True
     path: str | os.PathLike[str] | None = None
     seed: int = 0
-    estimates: Outcomes | None = field(default=None, repr=False)
+    estimates: Outcomes | Mapping[str, Outcomes] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if self.goal not in GOALS:
@@ -148,7 +148,7 @@ class Search:
         self._memory: Books | None = None
         self._belief: Belief | None = None
         self._believed = b""
-        self._learned: Rung | None = None
+        self._learned: tuple[Rung, ...] = ()
         self._fitted: tuple[int, Model] | None = None
         self.load()
 
@@ -217,7 +217,7 @@ class Search:
         known = Known(rows[done], values, rows[failed], rows[(status == OPEN) & (not alone)])
         key = b"".join(part.tobytes() for part in (status, rows, values, known.running))
         if self._belief is None or key != self._believed:
-            belief = Belief(known, self.goodness(ledger, values), self._rung(ledger))
+            belief = Belief(known, self.goodness(ledger, values), self._rungs(ledger))
             if self.goal == "best":
                 belief = replace(belief, noise_prior=LITTLE_NOISE)
             if stopped.any() and self.curves is not None and self.goal == "best":
@@ -234,15 +234,19 @@ class Search:
             found[[row for (row, _), reason in ledger.reasons.items() if reason.startswith(Pruned.__name__)]] = True
         return found
 
-    def _rung(self, ledger: Ledger) -> Rung | None:
-        """Return the estimates in the units of the goal; None without any."""
+    def _rungs(self, ledger: Ledger) -> tuple[Rung, ...]:
+        """Return the estimates in the units of the goal, kind by kind."""
         if self.estimates is None or not ledger.targets:
-            return None
-        if self._learned is None:
-            table = self.estimates.targets(ledger.targets)
-            goodness = self.goodness(ledger, table.values)
-            model = fit(Outcomes(table.subsets, goodness, table.task_names), seed=self.seed)
-            self._learned = Rung.of("estimates", model, np.arange(goodness.shape[1]))
+            return ()
+        if not self._learned:
+            given = self.estimates if isinstance(self.estimates, Mapping) else {"estimates": self.estimates}
+            learned = []
+            for name, one in given.items():
+                table = one.targets(ledger.targets)
+                goodness = self.goodness(ledger, table.values)
+                model = fit(Outcomes(table.subsets, goodness, table.task_names), seed=self.seed)
+                learned.append(Rung.of(name, model, np.arange(goodness.shape[1])))
+            self._learned = tuple(learned)
         return self._learned
 
     @property

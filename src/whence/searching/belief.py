@@ -95,7 +95,7 @@ class Belief:
 
     known: Known
     goodness: Array  # (n, T): the outcomes, in the units that the goal needs
-    rung: Rung | None = None  # estimates of the same
+    rungs: tuple[Rung, ...] = ()  # estimates of the same
     guesses: tuple[Array, Array] | None = None  # rows (g, K) of runs that were stopped, and what they would have given
     noise_prior: tuple[float, float] = priors.LEARNED["noise"]
     drawn: bool = False  # whether hyperparameters are drawn
@@ -108,7 +108,7 @@ class Belief:
     @cached_property
     def scales(self) -> tuple[Belief, ...]:
         """The same on two scales: what was measured, and normal scores of its ranks."""
-        if self.rung is not None:
+        if self.rungs:
             return (self,)
         n_runs, scores = len(self.goodness), RankScale.learn(self._told)[1]
         guesses = None if self.guesses is None else (self.guesses[0], scores[n_runs:])
@@ -135,8 +135,8 @@ class Belief:
         return self._fitted(np.vstack([rows, self.known.running]), np.vstack([goodness, believed]))
 
     def _fitted(self, rows: Array, goodness: Array) -> CombinedSurrogate | DrawnProcess | FusedSurrogate:
-        if self.rung is not None:
-            return FusedSurrogate((self.rung,)).fit(rows, goodness)
+        if self.rungs:
+            return FusedSurrogate(self.rungs).fit(rows, goodness)
         if self.drawn:
             return DrawnProcess.learn(rows, goodness, self.noise_prior)
         return CombinedSurrogate(noise_prior=self.noise_prior).fit(rows, goodness)

@@ -62,7 +62,7 @@ def best_row(space: Space, belief: Belief, within: float | None, rng: np.random.
     The process has drawn hyperparameters (:mod:`.drawn`). With estimates it is the fused one as it is.
     """
     known, row, wider = belief.known, named_row(space, belief, rng), 1.0
-    if belief.rung is None:
+    if not belief.rungs:
         belief, wider = replace(belief, drawn=True), known.stretch(DRAWN_ONES)
     measured = known.rows[distinct_rows(known.rows)[0]]
     pool = np.vstack([measured[space.allow(measured)], space.draw(DRAWN, rng)])

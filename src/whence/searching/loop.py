@@ -111,7 +111,7 @@ def search(
     if names is None:
         raise InputError("The tasks must be known: name them with {tasks}, or give their number.", tasks=None)
     up = function.maximize if maximize is None or maximize == () else maximize
-    asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap.estimates, **question)
+    asking = Search(names, goal, budget, maximize=up, path=path, estimates=cheap.estimates or None, **question)
     asking.outcome_fn, asking.rung_words = name_of(function), cheap.words
     asking.curves = given.folder if isinstance(given, Reporting) else None
     workers = Workers(engine, jobs, threads, timeout, address, cpus_per_task, gpus_per_task)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -17,40 +17,40 @@ if TYPE_CHECKING:
 SUBSETS = 300
 SHARE = 0.25  # of the budget that estimates may cost
 PER_TASK = 5  # estimates that are few enough to be of use
-CHOSEN = ".rung.json"
+CHOSEN = ".rungs.json"
 
 
 class Chosen(TypedDict):
-    """The method of the rung, how many subsets it is to estimate (0 for none), and why, in words."""
+    """The methods of the rung, how many subsets each is to estimate, and why, in words."""
 
-    method: str
+    methods: list[str]
     n: int
     words: str
 
 
 @dataclass(frozen=True)
 class Cheap:
-    """Estimates that a search starts with (None if they cost too much), and why."""
+    """Estimates that a search starts with (none if they cost too much), and why."""
 
-    estimates: Outcomes | None
-    words: str
+    words: str = ""
+    estimates: dict[str, Outcomes] = field(default_factory=dict)
 
 
 def prepare(given: object, folder: Path | None, budget: int, seed: int, progress: bool | None) -> tuple[object, Cheap]:
     """Return the outcome function of what `whence.search` is given, and the cheap rung of a problem.
 
-    All methods of the ladder (:mod:`whence.ladder`) are timed. Among those that can estimate enough subsets for a
-    quarter of the budget, the one expected to be closest to true runs is used. The choice is kept in the run folder.
-    Other outcome functions have no cheaper rung.
+    All methods of the ladder (:mod:`whence.ladder`) are timed. For up to a quarter of the budget there are scores of
+    one joint run, of two kinds if these fit in, or another method for problems without them. The choice is kept in the
+    run folder. Other outcome functions have no cheaper rung.
     """
     if "torch" not in sys.modules:  # nobody has made a problem
-        return given, Cheap(None, "")
+        return given, Cheap()
     from whence.ladder.methods import Setup, make_estimator
     from whence.models.problem import Problem
 
     parts = given if isinstance(given, tuple | list) else (given,)
     if not isinstance(given, Setup) and not (parts and isinstance(parts[0], Problem)):
-        return given, Cheap(None, "")
+        return given, Cheap()
     setup = Setup.of(given)
     if setup.recipe is None:
         raise InputError("A search makes true runs and needs a recipe for them: give (problem, recipe).")
@@ -62,18 +62,26 @@ def prepare(given: object, folder: Path | None, budget: int, seed: int, progress
         if place is not None:
             place.mkdir(parents=True, exist_ok=True)
             write_document(place / CHOSEN, chosen)
-    found = _estimated(setup, chosen, place, seed, progress) if chosen["n"] else None
-    return make_estimator(setup, "retrain"), Cheap(found, chosen["words"])
+    return make_estimator(setup, "retrain"), Cheap(chosen["words"], _estimated(setup, chosen, place, seed, progress))
 
 
 def _chosen(setup: Setup, budget: int) -> Chosen:
-    from whence.ladder.advice import ALIKE, workload
-    from whence.ladder.probes import probe
+    """Scores as a budget is best spent on them; else the method nearest to the truth that estimates enough subsets."""
+    from whence.ladder.advice import ALIKE, default_mix, workload
+    from whence.ladder.methods import METHODS
+    from whence.ladder.probes import price_of_runs, probe
 
     work = workload(setup)
     most = min(SUBSETS, (1 << min(work.n_tasks, 16)) - 1)
-    prices = probe(setup, most)
-    run = prices.pop("retrain").each
+    prices = {**probe(setup, most), "retrain": price_of_runs(setup, 1)}  # a search makes its runs one by one
+    run = prices["retrain"].each
+    of_loss = set(setup.problem.metrics) == {"loss"}  # scores are of nothing else
+    spent, _ = default_mix(prices, work, budget, share=SHARE) if of_loss and not work.exact else ({}, budget)
+    if spent:
+        kinds = " and ".join(f"'{name}'" for name in spent)
+        words = f"Cheap rung: {most} estimates by {kinds}, for the price of {sum(spent.values()):.1f} true runs."
+        return {"methods": list(spent), "n": most, "words": words}
+    prices = {name: price for name, price in prices.items() if METHODS[name].kind == "estimates"}
     numbers = {
         name: int(min(most, (budget * SHARE * run - price.once) / max(price.each, 1e-12)))
         for name, price in prices.items()
@@ -83,22 +91,29 @@ def _chosen(setup: Setup, budget: int) -> Chosen:
         name = min(prices, key=lambda each: prices[each].total(most))
         cost = prices[name].total(most) / run
         words = f"No cheaper rung: {most} estimates by '{name}' cost as much as {cost:.0f} true runs."
-        return {"method": name, "n": 0, "words": words}
+        return {"methods": [], "n": 0, "words": words}
     nearest = max(map(work.expected, enough))
     alike = [name for name in enough if work.expected(name) >= nearest - ALIKE]
     name = min(alike, key=lambda each: prices[each].total(enough[each]))
     cost = prices[name].total(enough[name]) / run
     words = f"Cheap rung: {enough[name]} estimates by '{name}', for the price of {cost:.1f} true runs."
-    return {"method": name, "n": enough[name], "words": words}
+    return {"methods": [name], "n": enough[name], "words": words}
 
 
-def _estimated(setup: Setup, chosen: Chosen, place: Path | None, seed: int, progress: bool | None) -> Outcomes:
+def _estimated(
+    setup: Setup, chosen: Chosen, place: Path | None, seed: int, progress: bool | None
+) -> dict[str, Outcomes]:
+    """The estimates of every method that was chosen, by its name."""
     from whence.designs import Bernoulli
-    from whence.ladder.methods import make_estimator
+    from whence.ladder.methods import make_estimators
     from whence.measuring import measure
 
-    options: dict[str, object] = {"seed": seed}
-    if chosen["method"] == "merge" and place is not None:
-        options["path"] = place.with_name(f"{place.name}-vectors")
-    estimator = make_estimator(setup, chosen["method"], **options)
-    return measure(estimator, Bernoulli(0.5), chosen["n"], path=place, seed=seed, progress=progress)
+    options: dict[str, dict[str, object]] = {name: {"seed": seed} for name in chosen["methods"]}
+    if "merge" in options and place is not None:
+        options["merge"]["path"] = place / "vectors"
+    made = make_estimators(setup, options, run=None if place is None else place / "joint-run")
+    return {
+        name: measure(estimator, Bernoulli(0.5), chosen["n"], path=None if place is None else place / name, seed=seed,
+                      progress=progress)
+        for name, estimator in made.items()
+    }  # fmt: skip

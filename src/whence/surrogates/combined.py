@@ -96,7 +96,7 @@ class CombinedSurrogate(PosteriorSurrogate):
         one_of("weight_scale", self.weight_scale, ("auto", *TRANSFORMS), type(self).__name__)
         S, Y, counts = self._training_table(X, y, sample_weight)
         spread = Y.std(0)
-        varies = spread > 1e-12 * (1 + np.abs(Y).max(0))
+        varies = spread > 1e-12 * np.abs(Y).max(0)
         if self.outcome_scale == "rank":
             self.scale_, Z = RankScale.learn(Y)
         else:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from whence.surrogates.model import Model
 
 BLOCK_ROWS = 64
+MOST_NAMED = 4  # targets that an error tells to keep
 ROUNDING = 1e-5  # of the widest estimate, that sums in single precision may be off by
 # How many subsets an outcome function is asked for: a number per task, within bounds.
 SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000
@@ -271,9 +272,11 @@ def _refuse_other(name: str, table: Outcomes, truth: Outcomes) -> None:
     if odd := sorted(set(table.task_names) ^ set(truth.task_names)):
         raise InputError(f"The {name} and the true runs must have the same tasks. They differ in: {some_of(odd)}.")
     if missing := [target for target in truth.target_names if target not in table.target_names]:
+        shared = [target for target in truth.target_names if target in table.target_names]
         raise InputError(
             f"The {name} must have the targets of the true runs. There is no {some_of(missing)}, "
-            f"only {some_of(table.target_names)}."
+            f"only {some_of(table.target_names)}." + " Give {outcomes}." * (0 < len(shared) <= MOST_NAMED),
+            outcomes=shared,
         )
     if not truth.n_runs and not table.is_binary:
         raise InputError(f"The {name} have mixture weights, and need at least one true run beside them.")
