@@ -33,10 +33,10 @@ from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, trace
 from whence.estimators.truth import agreement, aligned
 from whence.gradients.factored import Kronecker, Layers
-from whence.gradients.linearize import Features, Linearization, linearize, n_outputs
+from whence.gradients.linearize import Features, Linearization, linearize_together, n_outputs
 from whence.gradients.penalty import matching_share, mean_square
 from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
-from whence.gradients.routes import cheapest_projection, margin_loss, passes
+from whence.gradients.routes import cheapest_projection, margin_loss, passes, taken_together
 from whence.gradients.solve import Solution, solve
 from whence.measuring import measure
 from whence.measuring.plan import Designed
@@ -263,8 +263,7 @@ class GradEx:
     @cached_property
     def members(self) -> list[Member]:
         """The linear models, made on first use."""
-        numbers = list(product(range(len(self.points)), range(self.n_projections)))
-        linear = [self._linear(point, projection) for point, projection in numbers]
+        linear = self._linear()
         if self.l2 != "auto":
             l2 = float(self.l2) / (len(self.problem.tasks) if self.settings == "paper" else 1)
             return [Member(tasks, targets, l2) for tasks, targets in linear]
@@ -303,26 +302,40 @@ class GradEx:
             return subsets * self.problem.tasks.sizes / len(self.problem.tasks)
         return task_shares(subsets, self.problem.tasks.sizes, self.weighting)
 
-    def _linear(self, point: int, number: int) -> tuple[Linearization, Linearization]:
-        """Linearise tasks and targets at one point along one projection."""
-        output_fn, params = self.points[point]
-        parts = []
-        for examples, what in ((self.examples, "tasks"), (self.problem.targets, "target")):
-            store = self.features.store
-            folder = None if store is None else str(Path(store) / f"point{point}_projection{number}_{what}")
-            parts.append(
-                linearize(
-                    output_fn, params, examples, self.projection(number), route=self.features.route, of=self.of,
-                    precision=self.features.precision, store=folder, what=what,
-                )
-            )  # fmt: skip
-        tasks, targets = parts
-        if self._run is None:
-            self._warn_if_learned(tasks, point)
-            return tasks, targets
+    def _linear(self) -> list[tuple[Linearization, Linearization]]:
+        """Tasks and targets linearised at every point along every projection, point after point."""
+        (output_fn, params), *_ = self.points
+        alone = self.features.store is not None or not taken_together(
+            output_fn, params, self.examples, self.projection(0), self.features.route
+        )
+        every = range(len(self.points))
+        groups = [[point] for point in every] if alone else [list(every)]
+        found = []
+        for group, number in product(groups, range(self.n_projections)):
+            tasks, targets = (self._linearized(group, number, what) for what in ("tasks", "target"))
+            found += list(zip(group, tasks, targets, strict=True))
+        if self._run is not None:
+            return [(self._from_start(point, tasks), self._from_start(point, own)) for point, tasks, own in found]
+        for point, linear, _ in found:
+            self._warn_if_learned(linear, point)
+        return [(tasks, targets) for _, tasks, targets in found]
+
+    def _linearized(self, group: list[int], number: int, what: str) -> list[Linearization]:
+        """Examples of the tasks or of the targets at some points along one projection."""
+        (output_fn, _), *_ = at = [self.points[point] for point in group]
+        store = self.features.store
+        return linearize_together(
+            output_fn, [params for _, params in at], self.examples if what == "tasks" else self.problem.targets,
+            self.projection(number), route=self.features.route, of=self.of, precision=self.features.precision,
+            store=None if store is None else str(Path(store) / f"point{group[0]}_projection{number}_{what}"), what=what,
+        )  # fmt: skip
+
+    def _from_start(self, point: int, linear: Linearization) -> Linearization:
+        """The same linear model with updates measured from the start of the joint run."""
+        assert self._run is not None
+        params = self.points[point][1]
         back = {name: (self._run.points[0][name] - value)[None] for name, value in params.items()}
-        origin = self._run.directions.project(flatten(back), params)[0]
-        return tasks.measured_from(origin), targets.measured_from(origin)
+        return linear.measured_from(self._run.directions.project(flatten(back), params)[0])
 
     def _share(self, tasks: list[Linearization]) -> float:
         """Return the penalty as a share of the mean square of the features: what matches the run, if there is one."""

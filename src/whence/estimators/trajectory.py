@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from whence.gradients.groups import task_gradients
+from whence.gradients.groups import Stacks, task_gradients
 from whence.gradients.projections import Subspace, flatten, split
 from whence.models.points import points_of
 from whence.models.problem import Problem, State
@@ -47,13 +47,14 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     )
     states: list[State] = []
     pulls: list[Tensor] = []
+    stacks = Stacks()
 
     def watch(step: int, state: State, optimizer: Optimizer) -> None:
         if step not in wanted:
             return
         states.append({name: value.detach().clone() for name, value in state.items()})
         (point,) = points_of(problem, states[-1:])
-        gradients = task_gradients(pulling, point, side_by_side=False)
+        gradients = task_gradients(pulling, point, side_by_side=False, stacks=stacks)
         pulls.append(gradients)
         if (divisor := recipe.update.divisor(optimizer)) is not None:
             pulls.append(gradients / divisor)
