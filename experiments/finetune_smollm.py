@@ -182,21 +182,32 @@ class Study:
     def measure(self) -> None:
         """Truth, rungs, truth once more with another seed, what ways to choose need, and what they choose."""
         given, seed = self.given, self.given.seed
+        if given.only:
+            self.price_of_a_run()
+            self.rungs(given.only)
+            return
         passes, seconds = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
-        if "true run" not in self.prices:
-            each = passes / len(self.drawn), seconds / len(self.drawn)
-            self.prices["true run"] = each
-            if self.on_card:  # where a run alone takes far longer than one of many
-                alone = whence.Retrain(self.problem, self.recipe, batched=False)
-                self.prices["true run"] = self.priced(lambda: alone(self.drawn[0], seed=seed))
-                self.prices["one of many runs"] = self.in_runs(each)
-            self.write("prices.json", self.prices)
+        self.price_of_a_run((passes / len(self.drawn), seconds / len(self.drawn)))
         self.rungs((*MIX, "along"))
         self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
         everything = np.ones((1, self.tasks))
         self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
         self.trained_for_real()
         self.rungs(("gradex", "merged_weights", "influence"))
+
+    def price_of_a_run(self, one_of_many: tuple[float, float] | None = None) -> None:
+        """Of a run alone on a card, where that takes far longer than one of many; else of one of many, if known."""
+        if "true run" in self.prices:
+            return
+        if one_of_many is None or self.on_card:
+            alone = whence.Retrain(self.problem, self.recipe, batched=False)
+            self.prices["true run"] = self.priced(lambda: alone(self.drawn[0], seed=self.given.seed))
+            print("a run alone: {:,.0f} passes, {:.1f} s".format(*self.prices["true run"]), flush=True)
+            if one_of_many is not None:
+                self.prices["one of many runs"] = self.in_runs(one_of_many)
+        else:
+            self.prices["true run"] = one_of_many
+        self.write("prices.json", self.prices)
 
     def true_runs(self, name: str, subsets: np.ndarray, **how: int) -> whence.Outcomes:
         began = self.clock()
@@ -382,6 +393,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
     parser.add_argument("--large", action="store_true", help="adapters in all blocks, and more examples")
     parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
+    parser.add_argument("--only", nargs="*", default=[], help="rungs to make, and no true runs but one for the price")
     parser.add_argument("--machine", help="that made the runs, if they are recorded on another one")
     parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
     for name, usual in {**USUAL, **OWN["reviews"]}.items():
