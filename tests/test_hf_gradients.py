@@ -55,7 +55,10 @@ def test_products_with_directions_are_those_of_each_gradient(name):
 @pytest.mark.parametrize("of", ["outputs", "margin"])
 def test_several_points_in_one_pass_are_those_of_each(of):
     problem = _problem(tiny_classifier(), (6, 3)) if of == "margin" else tiny_problem()
-    points = [{key: problem.start[key] + step for key in problem.trained} for step in (0.1, -0.2, 0.3)]
+    points = [
+        {key: problem.start[key] + 0.1 * torch.randn_like(problem.start[key]) for key in problem.trained}
+        for _ in range(3)
+    ]
     directions = subspace(points[0])
     how = {"of": of, "route": "reverse", "batch_size": 4}
     assert taken_together(problem.output_fn, points[0], problem.tasks, directions, "auto")
