@@ -28,6 +28,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -237,10 +238,13 @@ class Study:
         """Estimates of some rungs, each at its price; that of TRAK holds the joint run, which influence takes over."""
         given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
         short = {"early": 0.15, "seed": seed}
+        halfway: dict[str, Any] = {"rank": given.rank, "at": (0.5,), "projection": "auto", "seed": seed}
         few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
         kinds: dict[str, Callable[[], object]] = {
             "trak": lambda: self.trak,
             "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
+            "halfway": lambda: whence.GradEx.along(problem, recipe, **halfway),
+            "halfway_few": lambda: whence.GradEx.along(problem, recipe, features=more, **halfway),
             "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
             "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
             "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),

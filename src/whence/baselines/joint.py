@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -33,6 +33,7 @@ from whence.baselines.trak import trak_scores
 from whence.errors import DataWarning, InputError, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
+from whence.estimators.trajectory import passed
 from whence.estimators.truth import Trust, aligned, trust
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.models.points import Checkpoint, state_of
@@ -41,7 +42,6 @@ from whence.models.recipe import Recipe
 from whence.models.sampling import task_shares
 from whence.models.stack import Stack
 from whence.models.targets import single
-from whence.models.training import train
 from whence.outcomes import Outcomes
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
@@ -315,16 +315,8 @@ class JointScores(OutcomeFn):
 
     def _passed(self, at: Sequence[float], seed: int) -> list[Point]:
         """Points of a joint run after shares of its steps."""
-        problem, wanted = self.problem, {_step(share, self.recipe.steps) for share in at}
-        passed: list[Point] = []
-
-        def watch(step: int, state: State, _: object) -> None:
-            if step in wanted:
-                passed.append(Point(step, {name: value.detach().clone() for name, value in state.items()}, np.nan))
-
-        stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
-        train(stack, self.recipe, stack.start(1), everything, np.array([seed]), max(wanted), watch=watch)
-        return [replace(point, loss=self._loss(point.state)) for point in passed]
+        states = passed(self.problem, self.recipe, at, seed=seed)
+        return [Point(step, state, self._loss(state)) for step, state in states.items()]
 
     def _loss(self, state: State) -> float:
         """Mean loss on some examples of the tasks."""

@@ -30,7 +30,7 @@ from whence.arrays import Floats
 from whence.errors import DataWarning, InputError, check_choice, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
-from whence.estimators.trajectory import Trajectory, trace
+from whence.estimators.trajectory import Trajectory, passed, trace
 from whence.estimators.truth import agreement, aligned
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import Features, Linearization, linearize_together, n_outputs
@@ -168,6 +168,7 @@ class GradEx:
         *,
         rank: int = 512,
         at: Sequence[float] = (0.25, 0.5, 0.75),
+        projection: str | Projection | Kronecker = "gradients",
         l2: float | Literal["auto"] = "auto",
         of: str = "outputs",
         features: Features = USUAL,
@@ -182,6 +183,9 @@ class GradEx:
         training loss of the run; this accounts for the length of training. It costs the run, a gradient of every
         example (or of as many as ``features`` says) at about ``rank / 2K`` points, and the features.
 
+        With any other ``projection``, updates are measured and penalised from the points themselves, as for
+        ``checkpoints``. It then costs the run up to the last point, and the features.
+
         Parameters
         ----------
         problem, l2, of, features, tol
@@ -191,6 +195,8 @@ class GradEx:
         rank : int
             About the largest number of directions: gradients of K tasks, plain and as the optimizer scales them, at as
             many points as fit.
+        projection : "gradients", or as for `GradEx`
+            Directions. Random ones ("auto") are better for adapters: see the page on fine-tuning in Results.
         at : sequence of float
             Where to linearise, as shares of the run; estimates are averaged.
         seed : int
@@ -206,6 +212,12 @@ class GradEx:
         >>> gradex.batch([[1, 1]], [0])["accuracy"]
         array([1.])
         """
+        if projection != "gradients":
+            states = list(passed(problem, recipe, at, seed=seed).values())
+            return cls(
+                problem, rank, l2=l2, of=of, projection=projection, weighting=recipe.weighting, checkpoints=states,
+                features=features, seed=seed, tol=tol,
+            )  # fmt: skip
         per_point = len(as_problem(problem).task_names) * recipe.update.directions_per_point
         n_points = max(1, min(recipe.steps, rank // per_point))
         run = trace(problem, recipe, n_points=n_points, examples=features.examples, seed=seed)

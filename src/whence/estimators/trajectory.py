@@ -8,6 +8,7 @@ linearises at such points, within the span of these gradients.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +68,19 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     directions = Subspace(split(orthonormal(torch.cat(pulls)), like))
     losses = stack.evaluate(end, pulling.tasks, {"loss": problem.loss})["loss"]
     return Trajectory(tuple(wanted), tuple(states), directions, float(losses.double().mean()))
+
+
+def passed(problem: Problem, recipe: Recipe, at: Sequence[float], *, seed: int = 0) -> dict[int, State]:
+    """States of one run on all tasks after some shares of its steps, by the number of these steps."""
+    wanted, states = {max(1, round(share * recipe.steps)) for share in at}, {}
+
+    def watch(step: int, state: State, _: Optimizer) -> None:
+        if step in wanted:
+            states[step] = {name: value.detach().clone() for name, value in state.items()}
+
+    stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
+    train(stack, recipe, stack.start(1), everything, np.array([seed]), max(wanted), watch=watch)
+    return states
 
 
 def orthonormal(rows: Tensor) -> Tensor:
