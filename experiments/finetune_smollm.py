@@ -36,6 +36,7 @@ import torch
 import whence
 from whence import hf
 from whence.datasets.recorded import record
+from whence.gradients import groups
 from whence.gradients.groups import task_gradients
 from whence.icl.language import import_transformers
 from whence.models import training
@@ -48,6 +49,7 @@ WORDS = {"0": "negative", "1": "positive"}
 SWAPPED = str.maketrans("+-", "-+")
 MOST = 20  # largest number in the sums of arithmetic
 MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
+QUARTERS = (0.25, 0.5, 0.75)  # of a joint run, at which some rungs linearise
 FEW = 10  # true runs that they are fused with
 USUAL = {  # of both families
     "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
@@ -238,20 +240,22 @@ class Study:
         """Estimates of some rungs, each at its price; that of TRAK holds the joint run, which influence takes over."""
         given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
         short = {"early": 0.15, "seed": seed}
-        halfway: dict[str, Any] = {"rank": given.rank, "at": (0.5,), "projection": "auto", "seed": seed}
+        random: dict[str, Any] = {"rank": given.rank, "projection": "auto", "seed": seed}
         few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
         kinds: dict[str, Callable[[], object]] = {
             "trak": lambda: self.trak,
             "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
-            "halfway": lambda: whence.GradEx.along(problem, recipe, **halfway),
-            "halfway_few": lambda: whence.GradEx.along(problem, recipe, features=more, **halfway),
+            "halfway": lambda: whence.GradEx.along(problem, recipe, at=(0.5,), **random),
+            "points": lambda: whence.GradEx.along(problem, recipe, at=QUARTERS, **random),
+            "points_few": lambda: whence.GradEx.along(problem, recipe, at=QUARTERS, features=more, **random),
+            "trak_points": lambda: whence.JointScores(problem, recipe, "trak", at=QUARTERS, rank=given.rank, seed=seed),
             "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
             "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
             "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),
             "influence": lambda: self.trak.by("influence"),
         }
-        random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
-        many = np.unique(np.vstack([self.drawn, random]), axis=0)
+        drawn = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
+        many = np.unique(np.vstack([self.drawn, drawn]), axis=0)
         for name in wanted:
             if name in given.without or (self.out / f"rung_{name}.npz").exists():
                 continue
@@ -332,7 +336,7 @@ def counted(problem: whence.Problem) -> list[int]:
             if len(seen) == before:  # a recorded step does not call the model
                 seen.append(3 * batch[1].numel())
 
-    training.Recorded = Counted  # type: ignore[misc]
+    training.Recorded = groups.Recorded = Counted  # type: ignore[misc]
     return seen
 
 
