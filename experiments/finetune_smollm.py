@@ -17,7 +17,8 @@ one core that multiplies bfloat16:
 
 ``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed.
 ``--record`` keeps what was found with the package and beside the results; experiments/finetune_tables.py reads it
-there, without the model. ``--quick`` takes a tiny model of random weights, for a minute.
+there, without the model. ``--only`` makes some rungs and no true runs. ``--quick`` takes a tiny model of random
+weights, for a minute.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from finetune_families import FAMILIES
 
 import whence
 from whence import hf
@@ -45,9 +47,6 @@ from whence.models.points import points_of
 
 RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
-WORDS = {"0": "negative", "1": "positive"}
-SWAPPED = str.maketrans("+-", "-+")
-MOST = 20  # largest number in the sums of arithmetic
 MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
 QUARTERS = (0.25, 0.5, 0.75)  # of a joint run, at which some rungs linearise
 FEW = 10  # true runs that they are fused with
@@ -77,74 +76,7 @@ def main() -> None:
     if given.model or given.quick:
         Study(given).measure()
     if given.record:
-        keep(given)
-
-
-# ---- the two families ------------------------------------------------------------------------------------
-
-Family = tuple[dict[str, list[dict]], list[dict], set[str]]  # sources, target, names of the bad sources
-
-
-def reviews(given: argparse.Namespace) -> Family:
-    """Sources of film reviews with clean, flipped and random labels, and of arithmetic."""
-    n, rng = given.examples, np.random.default_rng(given.seed)
-    train, dev = (labelled(given, part, rng) for part in ("train", "dev"))
-    rows = iter(train)
-    sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(6)}
-    turned = {"positive": "negative", "negative": "positive"}
-    for k in range(4):
-        own = [next(rows) for _ in range(n)]
-        sources[f"flipped{k}"] = [{**row, "label": turned[row["label"]]} for row in own]
-    for k in range(2):
-        own = [next(rows) for _ in range(n)]
-        drawn = [WORDS[str(label)] for label in rng.integers(2, size=n)]
-        sources[f"random{k}"] = [{**row, "label": label} for row, label in zip(own, drawn, strict=True)]
-    sources |= {name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))}
-    return sources, dev[: given.queries], {name for name in sources if name.startswith("flipped")}
-
-
-def arithmetic(given: argparse.Namespace) -> Family:
-    """Sources of sums and products, right and wrong, and of reviews; the target is sums of other pairs of numbers."""
-    n, rng = given.examples, np.random.default_rng(given.seed)
-    pairs = rng.permutation([(a, b) for a in range(1, MOST + 1) for b in range(1, MOST + 1)])
-    asked, rest = np.split(pairs, [given.queries // 2])
-
-    def drawn(sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
-        return sums(rng.choice(rest, n, replace=False), sign, wrong)
-
-    sources = {f"plus{k}": drawn("+") for k in range(4)}
-    sources |= {f"minus{k}": drawn("-") for k in range(3)}
-    sources |= {f"times{k}": drawn("*") for k in range(2)}
-    for k in range(3):  # sums answered by differences, and differences by sums
-        rows = drawn("-")[: n // 2] + drawn("+")[n // 2 :]
-        sources[f"swapped{k}"] = [{**row, "prompt": row["prompt"].translate(SWAPPED)} for row in rows]
-    sources |= {f"noise{k}": drawn("+", lambda: int(rng.integers(-9, 10))) for k in range(2)}
-    if given.data is not None:
-        sources["reviews"] = labelled(given, "train", rng)[:n]
-    target = sums(asked, "+") + sums(asked, "-")
-    return sources, target, {name for name in sources if name.startswith("swapped")}
-
-
-FAMILIES: dict[str, Callable[..., Family]] = {"reviews": reviews, "arithmetic": arithmetic}
-
-
-def labelled(given: argparse.Namespace, part: str, rng: np.random.Generator) -> list[dict]:
-    """Short reviews with the words for their labels, in random order."""
-    if given.data is None:
-        raise SystemExit("Reviews need --data, a folder with sst2_train.jsonl and sst2_dev.jsonl.")
-    lines = (given.data / f"sst2_{part}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if len(str(row["text"])) <= given.longest]
-    rng.shuffle(rows)
-    return [{"text": str(row["text"]), "label": WORDS[str(row["label"])]} for row in rows]
-
-
-def sums(pairs: np.ndarray, sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
-    """Lines such as 12+30=42."""
-    rows = []
-    for a, b in pairs.tolist():
-        answer = {"+": a + b, "-": a - b, "*": a * b}[sign] + wrong()
-        rows.append({"prompt": f"{a}{sign}{b}=", "completion": str(answer)})
-    return rows
+        (keep_more if given.only else keep)(given)
 
 
 # ---- truth and rungs -------------------------------------------------------------------------------------
@@ -390,6 +322,20 @@ def keep(given: argparse.Namespace) -> None:
         others=others.values.mean(1), **arrays,
     )  # fmt: skip
     (RECORDED / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def keep_more(given: argparse.Namespace) -> None:
+    """Add some rungs to those that are kept of the same subsets."""
+    place = RECORDED / f"{given.family}{'_large' * given.large}"
+    kept, document = dict(np.load(place.with_suffix(".npz"))), json.loads(place.with_suffix(".json").read_text())
+    prices = json.loads((given.out / "prices.json").read_text())
+    for name in given.only:
+        table = whence.read_outcomes(given.out / f"rung_{name}.npz")
+        if not np.array_equal(table.subsets, kept["subsets"]):
+            raise SystemExit(f"The rung {name} is of other subsets than those that are kept.")
+        kept[f"rung_{name}"], document["prices"][name] = table.values.astype(np.float16), prices[name]
+    np.savez_compressed(place.with_suffix(".npz"), **kept)
+    place.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
