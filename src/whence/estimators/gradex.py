@@ -13,7 +13,6 @@ moves far.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,19 +21,18 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, check_choice, did_you_mean
+from whence.errors import InputError, check_choice, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
 from whence.estimators.trajectory import Trajectory, passed, trace
 from whence.estimators.truth import agreement, aligned
 from whence.gradients.factored import Kronecker, Layers
 from whence.gradients.linearize import Features, Linearization, linearize_together, n_outputs
-from whence.gradients.penalty import matching_share, mean_square
+from whence.gradients.penalty import matching_share, mean_square, warn_if_learned
 from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
 from whence.gradients.routes import cheapest_projection, margin_loss, passes, taken_together
 from whence.gradients.solve import Solution, solve
@@ -50,7 +48,6 @@ from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.model import Model
 
-LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
 OF_MATCHING = 0.3  # of the penalty that matches a joint run; less than all of it is nearer to subsets of its tasks
 SHARE = 1e-3  # penalty by default, as a share of the mean square of the features
 PAPER_L2 = 0.1  # of the paper's kernel ridge regression; it has none for GradEx
@@ -329,7 +326,8 @@ class GradEx:
         if self._run is not None:
             return [(self._from_start(point, tasks), self._from_start(point, own)) for point, tasks, own in found]
         for point, linear, _ in found:
-            self._warn_if_learned(linear, point)
+            where = "The model" if len(self.points) == 1 else f"Checkpoint {point}"
+            warn_if_learned(linear, self.loss, where)
         return [(tasks, targets) for _, tasks, targets in found]
 
     def _linearized(self, group: list[int], number: int, what: str) -> list[Linearization]:
@@ -391,18 +389,3 @@ class GradEx:
             self.n_projections = 1  # there is only one
             return lambda number: found
         return lambda number: replace(found, seed=self.seed + number)  # type: ignore[type-var]
-
-    def _warn_if_learned(self, tasks: Linearization, point: int) -> None:
-        labels = tasks.examples.labels
-        idle = torch.zeros_like(tasks.outputs)
-        if labels.is_floating_point() and labels[0].numel() == idle.shape[1]:
-            idle += labels.to(idle).reshape(len(labels), -1).mean(dim=0)
-        now, before = (float(self.loss(outputs, labels).mean()) for outputs in (tasks.outputs, idle))
-        if now < LEARNED * before:
-            where = "The model" if len(self.points) == 1 else f"Checkpoint {point}"
-            warnings.warn(
-                f"{where} has learned the tasks already (loss {now:.2g}, {before:.2g} without any training): its "
-                "gradients vanish, and GradEx can estimate almost nothing there. Use an earlier or pretrained point.",
-                DataWarning,
-                stacklevel=5,
-            )
