@@ -291,7 +291,7 @@ def by_vmap(problem: whence.Problem, made: whence.GradEx, run: float) -> None:
     seen = routes.layers_of
     for name, finder in (("from what layers see", seen), ("by vmap", lambda *_: None)):
         routes.layers_of = finder
-        work = routes.block_fn(output_fn, params, made.examples, made.projection(0), "reverse", "outputs")
+        work = routes.block_fn(output_fn, [params], made.examples, made.projection(0), "reverse", "outputs")
         with passes(params, "float32"):
             took = timed(lambda work=work: work(inputs, labels), problem.device)
         print(f"| features of the sample at one point, {name} | {took:.2f} | {took / run:.2f} |")

@@ -17,7 +17,8 @@ one core that multiplies bfloat16:
 
 ``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed.
 ``--record`` keeps what was found with the package and beside the results; experiments/finetune_tables.py reads it
-there, without the model. ``--quick`` takes a tiny model of random weights, for a minute.
+there, without the model. ``--only`` makes some rungs and no true runs. ``--quick`` takes a tiny model of random
+weights, for a minute.
 """
 
 from __future__ import annotations
@@ -28,13 +29,16 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from finetune_families import FAMILIES
 
 import whence
 from whence import hf
 from whence.datasets.recorded import record
+from whence.gradients import groups
 from whence.gradients.groups import task_gradients
 from whence.icl.language import import_transformers
 from whence.models import training
@@ -43,10 +47,8 @@ from whence.models.points import points_of
 
 RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
-WORDS = {"0": "negative", "1": "positive"}
-SWAPPED = str.maketrans("+-", "-+")
-MOST = 20  # largest number in the sums of arithmetic
 MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
+QUARTERS = (0.25, 0.5, 0.75)  # of a joint run, at which some rungs linearise
 FEW = 10  # true runs that they are fused with
 USUAL = {  # of both families
     "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
@@ -74,74 +76,7 @@ def main() -> None:
     if given.model or given.quick:
         Study(given).measure()
     if given.record:
-        keep(given)
-
-
-# ---- the two families ------------------------------------------------------------------------------------
-
-Family = tuple[dict[str, list[dict]], list[dict], set[str]]  # sources, target, names of the bad sources
-
-
-def reviews(given: argparse.Namespace) -> Family:
-    """Sources of film reviews with clean, flipped and random labels, and of arithmetic."""
-    n, rng = given.examples, np.random.default_rng(given.seed)
-    train, dev = (labelled(given, part, rng) for part in ("train", "dev"))
-    rows = iter(train)
-    sources = {f"clean{k}": [next(rows) for _ in range(n)] for k in range(6)}
-    turned = {"positive": "negative", "negative": "positive"}
-    for k in range(4):
-        own = [next(rows) for _ in range(n)]
-        sources[f"flipped{k}"] = [{**row, "label": turned[row["label"]]} for row in own]
-    for k in range(2):
-        own = [next(rows) for _ in range(n)]
-        drawn = [WORDS[str(label)] for label in rng.integers(2, size=n)]
-        sources[f"random{k}"] = [{**row, "label": label} for row, label in zip(own, drawn, strict=True)]
-    sources |= {name: sums(rng.integers(1, 50, size=(n, 2)), sign) for name, sign in (("sums", "+"), ("products", "*"))}
-    return sources, dev[: given.queries], {name for name in sources if name.startswith("flipped")}
-
-
-def arithmetic(given: argparse.Namespace) -> Family:
-    """Sources of sums and products, right and wrong, and of reviews; the target is sums of other pairs of numbers."""
-    n, rng = given.examples, np.random.default_rng(given.seed)
-    pairs = rng.permutation([(a, b) for a in range(1, MOST + 1) for b in range(1, MOST + 1)])
-    asked, rest = np.split(pairs, [given.queries // 2])
-
-    def drawn(sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
-        return sums(rng.choice(rest, n, replace=False), sign, wrong)
-
-    sources = {f"plus{k}": drawn("+") for k in range(4)}
-    sources |= {f"minus{k}": drawn("-") for k in range(3)}
-    sources |= {f"times{k}": drawn("*") for k in range(2)}
-    for k in range(3):  # sums answered by differences, and differences by sums
-        rows = drawn("-")[: n // 2] + drawn("+")[n // 2 :]
-        sources[f"swapped{k}"] = [{**row, "prompt": row["prompt"].translate(SWAPPED)} for row in rows]
-    sources |= {f"noise{k}": drawn("+", lambda: int(rng.integers(-9, 10))) for k in range(2)}
-    if given.data is not None:
-        sources["reviews"] = labelled(given, "train", rng)[:n]
-    target = sums(asked, "+") + sums(asked, "-")
-    return sources, target, {name for name in sources if name.startswith("swapped")}
-
-
-FAMILIES: dict[str, Callable[..., Family]] = {"reviews": reviews, "arithmetic": arithmetic}
-
-
-def labelled(given: argparse.Namespace, part: str, rng: np.random.Generator) -> list[dict]:
-    """Short reviews with the words for their labels, in random order."""
-    if given.data is None:
-        raise SystemExit("Reviews need --data, a folder with sst2_train.jsonl and sst2_dev.jsonl.")
-    lines = (given.data / f"sst2_{part}.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [row for row in map(json.loads, lines) if len(str(row["text"])) <= given.longest]
-    rng.shuffle(rows)
-    return [{"text": str(row["text"]), "label": WORDS[str(row["label"])]} for row in rows]
-
-
-def sums(pairs: np.ndarray, sign: str, wrong: Callable[[], int] = lambda: 0) -> list[dict]:
-    """Lines such as 12+30=42."""
-    rows = []
-    for a, b in pairs.tolist():
-        answer = {"+": a + b, "-": a - b, "*": a * b}[sign] + wrong()
-        rows.append({"prompt": f"{a}{sign}{b}=", "completion": str(answer)})
-    return rows
+        (keep_more if given.only else keep)(given)
 
 
 # ---- truth and rungs -------------------------------------------------------------------------------------
@@ -182,21 +117,32 @@ class Study:
     def measure(self) -> None:
         """Truth, rungs, truth once more with another seed, what ways to choose need, and what they choose."""
         given, seed = self.given, self.given.seed
+        if given.only:
+            self.price_of_a_run()
+            self.rungs(given.only)
+            return
         passes, seconds = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
-        if "true run" not in self.prices:
-            each = passes / len(self.drawn), seconds / len(self.drawn)
-            self.prices["true run"] = each
-            if self.on_card:  # where a run alone takes far longer than one of many
-                alone = whence.Retrain(self.problem, self.recipe, batched=False)
-                self.prices["true run"] = self.priced(lambda: alone(self.drawn[0], seed=seed))
-                self.prices["one of many runs"] = self.in_runs(each)
-            self.write("prices.json", self.prices)
+        self.price_of_a_run((passes / len(self.drawn), seconds / len(self.drawn)))
         self.rungs((*MIX, "along"))
         self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
         everything = np.ones((1, self.tasks))
         self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
         self.trained_for_real()
         self.rungs(("gradex", "merged_weights", "influence"))
+
+    def price_of_a_run(self, one_of_many: tuple[float, float] | None = None) -> None:
+        """Of a run alone on a card, where that takes far longer than one of many; else of one of many, if known."""
+        if "true run" in self.prices:
+            return
+        if one_of_many is None or self.on_card:
+            alone = whence.Retrain(self.problem, self.recipe, batched=False)
+            self.prices["true run"] = self.priced(lambda: alone(self.drawn[0], seed=self.given.seed))
+            print("a run alone: {:,.0f} passes, {:.1f} s".format(*self.prices["true run"]), flush=True)
+            if one_of_many is not None:
+                self.prices["one of many runs"] = self.in_runs(one_of_many)
+        else:
+            self.prices["true run"] = one_of_many
+        self.write("prices.json", self.prices)
 
     def true_runs(self, name: str, subsets: np.ndarray, **how: int) -> whence.Outcomes:
         began = self.clock()
@@ -226,17 +172,22 @@ class Study:
         """Estimates of some rungs, each at its price; that of TRAK holds the joint run, which influence takes over."""
         given, problem, recipe, seed = self.given, self.problem, self.recipe, self.given.seed
         short = {"early": 0.15, "seed": seed}
+        random: dict[str, Any] = {"rank": given.rank, "projection": "auto", "seed": seed}
         few, more = whence.Features(examples=given.sampled), whence.Features(examples=64)
         kinds: dict[str, Callable[[], object]] = {
             "trak": lambda: self.trak,
             "along": lambda: whence.GradEx.along(problem, recipe, rank=given.along, features=few, seed=seed),
+            "halfway": lambda: whence.GradEx.along(problem, recipe, at=(0.5,), **random),
+            "points": lambda: whence.GradEx.along(problem, recipe, at=QUARTERS, **random),
+            "points_few": lambda: whence.GradEx.along(problem, recipe, at=QUARTERS, features=more, **random),
+            "trak_points": lambda: whence.JointScores(problem, recipe, "trak", at=QUARTERS, rank=given.rank, seed=seed),
             "merged_outputs": lambda: whence.TaskVectors(problem, recipe, merge="outputs", **short),
             "merged_weights": lambda: whence.TaskVectors(problem, recipe, **short),
             "gradex": lambda: whence.GradEx(problem, rank=given.rank, features=more),
             "influence": lambda: self.trak.by("influence"),
         }
-        random = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
-        many = np.unique(np.vstack([self.drawn, random]), axis=0)
+        drawn = whence.Bernoulli(0.5).draw(self.tasks, given.estimates, seed=seed + 1)
+        many = np.unique(np.vstack([self.drawn, drawn]), axis=0)
         for name in wanted:
             if name in given.without or (self.out / f"rung_{name}.npz").exists():
                 continue
@@ -317,7 +268,7 @@ def counted(problem: whence.Problem) -> list[int]:
             if len(seen) == before:  # a recorded step does not call the model
                 seen.append(3 * batch[1].numel())
 
-    training.Recorded = Counted  # type: ignore[misc]
+    training.Recorded = groups.Recorded = Counted  # type: ignore[misc]
     return seen
 
 
@@ -373,6 +324,20 @@ def keep(given: argparse.Namespace) -> None:
     (RECORDED / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
+def keep_more(given: argparse.Namespace) -> None:
+    """Add some rungs to those that are kept of the same subsets."""
+    place = RECORDED / f"{given.family}{'_large' * given.large}"
+    kept, document = dict(np.load(place.with_suffix(".npz"))), json.loads(place.with_suffix(".json").read_text())
+    prices = json.loads((given.out / "prices.json").read_text())
+    for name in given.only:
+        table = whence.read_outcomes(given.out / f"rung_{name}.npz")
+        if not np.array_equal(table.subsets, kept["subsets"]):
+            raise SystemExit(f"The rung {name} is of other subsets than those that are kept.")
+        kept[f"rung_{name}"], document["prices"][name] = table.values.astype(np.float16), prices[name]
+    np.savez_compressed(place.with_suffix(".npz"), **kept)
+    place.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", help="folder of a model, or a GGUF file")
@@ -382,6 +347,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
     parser.add_argument("--large", action="store_true", help="adapters in all blocks, and more examples")
     parser.add_argument("--without", nargs="*", default=[], help="rungs to leave out")
+    parser.add_argument("--only", nargs="*", default=[], help="rungs to make, and no true runs but one for the price")
     parser.add_argument("--machine", help="that made the runs, if they are recorded on another one")
     parser.add_argument("--record", action="store_true", help="keep what was found in the repository")
     for name, usual in {**USUAL, **OWN["reviews"]}.items():

@@ -3,6 +3,7 @@
     python experiments/finetune_tables.py reviews arithmetic                     some minutes each, without a model
     python experiments/finetune_tables.py reviews_large arithmetic_large         with adapters in all blocks
     python experiments/finetune_tables.py --merged reviews_large                 merged weights of fewer subsets
+    python experiments/finetune_tables.py --alone reviews_large                  every rung alone
     python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
 It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
@@ -32,15 +33,16 @@ EVERY = 6  # queries, of which one is used to compare merged weights of fewer su
 MIXES = {
     "trak + influence": ("trak", "influence"),
     "trak + merged": ("trak", "merged_outputs"),
-    "trak + influence + merged": ("trak", "influence", "merged_outputs"),
-    "trak + along": ("trak", "along"),
+    "points + merged": ("points", "merged_weights"),
 }
 NAMES = {
     "trak": "TRAK", "influence": "influence functions (EK-FAC)", "merged_outputs": "merged adapters, outputs",
-    "merged_weights": "merged adapters, weights", "gradex": "GradEx at the start", "along": "GradEx along a run",
+    "merged_weights": "merged adapters, weights", "gradex": "GradEx at the start",
+    "along": "GradEx along a run, gradients of tasks", "halfway": "GradEx halfway, random directions",
+    "points": "GradEx at three points, random directions", "points_few": "GradEx at three points, 64 examples a source",
+    "trak_points": "TRAK at three points, all examples",
     "trak + influence": "**TRAK, influence functions**", "trak + merged": "**TRAK, merged outputs**",
-    "trak + influence + merged": "**TRAK, influence functions, merged outputs**",
-    "trak + along": "**TRAK, GradEx along a run**",
+    "points + merged": "**GradEx at three points, merged weights**",
 }  # fmt: skip
 Scores = dict[str, list[float]]  # by kind of outcome, of every split
 
@@ -49,6 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*")
     parser.add_argument("--merged", nargs="*", default=[], help="families")
+    parser.add_argument("--alone", nargs="*", default=[], help="families")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
@@ -58,6 +61,8 @@ def main() -> None:
         print("\n\n".join([f"## {runs.family}", runs.ceiling(), *runs.tables()]), flush=True)
     for family in given.merged:
         print(f"## {family}, merged by weights\n\n{Recorded(family, score=False).merged()}", flush=True)
+    for family in given.alone:
+        print(f"## {family}, every rung alone\n\n{Recorded(family, score=False).alone()}", flush=True)
     if given.picture:
         files = {family: RECORDED / f"{family}_scores.json" for family in ("reviews", "arithmetic")}
         picture({name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}, given.picture)
@@ -114,6 +119,21 @@ class Recorded:
                 wished = true[:, :: self.every] if kind == "each query" else true.mean(1, keepdims=True)
                 found[kind].append(lds(predicted, wished))
         return found
+
+    def alone(self) -> str:
+        """Scores of every rung alone, the best first, and of the best one with a few true runs."""
+        scores = {name: self._score((name,), 0) for name in self.estimates}
+        best_first = sorted(scores, key=lambda name: -float(np.mean(scores[name]["each query"])))
+        rows = [(NAMES[name], self.price(name), scores[name]) for name in best_first]
+        best = best_first[0]
+        for n in TRUE_RUNS[:2]:
+            passes, clock = self.price(best)
+            rows.append((f"{NAMES[best]}, {n} true runs", (n + passes, n + clock), self._score((best,), n)))
+        lines = ["| | price: passes (clock) | each query | mean loss |", "|---|---|---|---|"]
+        for name, (passes, clock), own in rows:
+            price = f"{passes:.1f} ({clock:.1f})".replace("nan", "–")
+            lines.append(f"| {name} | {price} | {spread(own['each query'])} | {spread(own['mean loss'])} |")
+        return "\n".join([self.ceiling(), "", *lines])
 
     def merged(self) -> str:
         """Scores of ways to fuse with merged weights of fewer subsets, and whole prices; each query by some of them."""

@@ -14,6 +14,8 @@ from whence.estimators.linearity import linearization_error
 from whence.evaluation import lds
 from whence.gradients.projections import Gaussian, Identity, Subspace, split
 from whence.models.recipe import Recipe
+from whence.models.stack import Stack
+from whence.models.training import train
 
 K, D = 4, 5
 SUBSETS = np.array([[1, 1, 1, 1], [1, 0, 1, 0], [0, 0, 0, 1], [0, 1, 1, 0], [0.5, 2.0, 0, 0]])
@@ -281,6 +283,17 @@ def test_directions_of_a_joint_run_are_orthonormal_and_hold_its_way():
         way = torch.cat([(point[name] - value).flatten() for name, value in params.items()])
         torch.testing.assert_close(rows.T @ (rows @ way), way, rtol=0, atol=1e-3 * float(way.norm()))
     assert "joint run" in along.provenance["gradex"]
+
+
+def test_other_directions_along_a_joint_run_are_those_of_its_checkpoints():
+    model, tasks, target, recipe, truth = fine_tuned()
+    given = Problem(model, tasks, target, per_query=True)
+    along = GradEx.along(given, recipe, rank=40, projection="gaussian", at=(0.25, 0.75), seed=9)
+    everything, stack = np.ones((1, 6)), Stack(given, batched=False)
+    states = [train(stack, recipe, stack.start(1), everything, np.array([9]), steps=n) for n in (15, 45)]
+    points = [{name: value[0] for name, value in state.items()} for state in states]
+    same = GradEx(given, 40, projection="gaussian", checkpoints=points, seed=9)
+    np.testing.assert_allclose(along.batch(truth.subsets)["loss"], same.batch(truth.subsets)["loss"], rtol=1e-5)
 
 
 def test_updates_along_a_joint_run_are_measured_from_the_start():

@@ -10,9 +10,10 @@ from torch import nn
 import whence
 from torch_models import Attention, perceptron
 from whence import DataWarning, InputError, JointScores, Problem, Recipe, Retrain
-from whence.baselines import Exact, influence_scores, joint, run
+from whence.baselines import Exact, influence_scores, joint
 from whence.baselines.joint import KINDS
 from whence.baselines.scores import Scores
+from whence.estimators import trajectory
 from whence.models.examples import Examples
 from whence.models.training import train
 
@@ -102,7 +103,7 @@ def test_fused_with_few_true_runs_it_is_no_worse_than_either(kind):
 
 def test_two_kinds_of_scores_take_one_run(monkeypatch):
     problem, runs = classes(), []
-    monkeypatch.setattr(run, "train", lambda *given, **named: runs.append(1) or train(*given, **named))
+    monkeypatch.setattr(trajectory, "train", lambda *given, **named: runs.append(1) or train(*given, **named))
     first = JointScores(problem, RECIPE, damping=0.1, seed=3)
     both = [first, first.by("trak", l2=2.0)]
     found = [scores.scores.coef_ for scores in both]
@@ -114,7 +115,7 @@ def test_two_kinds_of_scores_take_one_run(monkeypatch):
 def counted_runs(monkeypatch):
     """The number of steps of every joint run from now on."""
     steps = []
-    monkeypatch.setattr(run, "train", lambda *given, **named: steps.append(given[5]) or train(*given, **named))
+    monkeypatch.setattr(trajectory, "train", lambda *given, **named: steps.append(given[5]) or train(*given, **named))
     return steps
 
 
@@ -170,7 +171,7 @@ def test_points_that_a_run_passed_before_it_was_stopped_are_kept(monkeypatch, tm
         return train(*given, watch=until, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "train", stopped)
+        patch.setattr(trajectory, "train", stopped)
         with pytest.raises(KeyboardInterrupt):
             _ = JointScores(problem, RECIPE, "trak", at=(0.25, 0.5, 1.0), run=tmp_path).scores
     steps = counted_runs(monkeypatch)
@@ -309,7 +310,7 @@ def test_a_run_that_learns_nothing_has_no_scores():
 
 def test_a_run_without_scores_is_not_made_again_for_every_subset(monkeypatch):
     scores, runs = JointScores(classes(), Recipe(steps=20, lr=1e-9)), []
-    monkeypatch.setattr(run, "train", lambda *args, **options: runs.append(1) or train(*args, **options))
+    monkeypatch.setattr(trajectory, "train", lambda *args, **options: runs.append(1) or train(*args, **options))
     with pytest.warns(DataWarning, match="6 of 6"):
         whence.measure(scores, whence.FixedSize(2), n=6, progress=False, keep_going=True)
     assert len(runs) == 2  # to the halfway point, and on to look for a better one

@@ -18,6 +18,7 @@ import pytest
 import whence
 from whence.errors import DataWarning, InputError
 from whence.measuring import display as shown
+from whence.measuring import inline
 from whence.measuring.display import Display, duration
 from whence.measuring.outcome_fn import OutcomeFn
 from whence.measuring.rows import Job, Reply, Result
@@ -555,6 +556,29 @@ def test_durations_have_at_most_two_units():
     assert [duration(seconds) for seconds in (0.004, 9.5, 59, 61, 3600, 90_000)] == [
         "0.004 s", "9.5 s", "59 s", "1 min 1 s", "1 h 0 min", "1 d 1 h",
     ]  # fmt: skip
+
+
+def sizes_of_batches(monkeypatch, seconds, n=400, most=256):
+    """How many items are worked on together, if a batch of so many takes so many seconds."""
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(inline, "time", SimpleNamespace(perf_counter=lambda: clock.now))
+    sizes = []
+    for part in inline.growing(n, most):
+        sizes.append(part.stop - part.start)
+        clock.now += seconds(sizes[-1])
+    assert sum(sizes) == n
+    return sizes
+
+
+def test_batches_are_as_large_as_gains_time_and_otherwise_take_ten_seconds(monkeypatch):
+    sizes = functools.partial(sizes_of_batches, monkeypatch)
+    assert sizes(lambda n: 2.0 * n) == [8, 16] + [5] * 75 + [1]  # a processor, which gains nothing
+    assert sizes(lambda n: 20.0) == [8, 16, 256, 120]  # a card with much room, however long it takes
+    assert sizes(lambda n: 30 + 1.5 * n, most=40) == [8, 16] + [40] * 9 + [16]
+    assert sizes(lambda n: max(20.0, 0.8 * n), most=64) == [8, 16] + [64] * 5 + [56]
+    assert sizes(lambda n: max(6.0, 0.5 * n)) == [8, 16, 256] + [20] * 6  # one that 16 keep busy
+    assert sizes(lambda n: 9 * n**0.8, n=150) == [8, 16, 32, 64, 30]
+    assert sizes(lambda n: 1e-3 * n) == [8, 16, 256, 120]
 
 
 # ---- what is in a run folder -----------------------------------------------------------------------------

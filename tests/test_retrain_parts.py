@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import chain
 
 import numpy as np
@@ -133,6 +135,19 @@ def test_memory_for_the_backward_pass_grows_with_the_examples():
     layer = torch.nn.Linear(100, 100)
     few, many = (bytes_for_backward(lambda n=n: layer(torch.zeros(n, 100)).exp().sum()) for n in (10, 30))
     assert many - few == 20 * 2 * 100 * 4  # the inputs and the exponentials, in single precision
+
+
+def test_counting_bytes_leaves_nothing_behind():
+    made = []
+
+    def forward():
+        kept = torch.ones(3, requires_grad=True).exp()  # which keeps its own output for the backward pass
+        made.append(weakref.ref(kept))
+        return kept.sum()
+
+    assert bytes_for_backward(forward) == 12
+    gc.collect()
+    assert made[0]() is None
 
 
 def test_bytes_per_model_are_those_of_weights_and_examples():

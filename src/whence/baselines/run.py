@@ -17,11 +17,11 @@ import numpy as np
 from whence.errors import DataWarning, InputError
 from whence.estimators.deltas import DeltaFolder, is_finite
 from whence.estimators.digests import group_digests, loss_digest, start_digest
+from whence.estimators.trajectory import passed
 from whence.models.points import Checkpoint, state_of
 from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
 from whence.models.stack import Stack
-from whence.models.training import train
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 LEARNED = 0.995  # of the loss at the start, above which a run has learned nothing
@@ -122,16 +122,12 @@ class JointRun:
 
     def _train(self, wanted: set[int], seed: int) -> None:
         """Make the run of a seed as far as the last of some steps, and keep its points there."""
-        problem, states = self.problem, {}
 
-        def watch(step: int, state: State, _: object) -> None:
-            if step in wanted:
-                states[step] = {name: value.detach().clone() for name, value in state.items()}
-                if self.folder and is_finite(states[step]):
-                    self.folder.save(_name(step, seed), states[step])
+        def keep(step: int, state: State) -> None:
+            if self.folder and is_finite(state):
+                self.folder.save(_name(step, seed), state)
 
-        stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
-        train(stack, self.recipe, stack.start(1), everything, np.array([seed]), max(wanted), watch=watch)
+        states = passed(self.problem, self.recipe, wanted, seed=seed, keep=keep)
         self._made[seed] |= {step: Point(step, state, self._loss(state)) for step, state in states.items()}
 
     @cached_property

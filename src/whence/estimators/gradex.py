@@ -13,7 +13,6 @@ moves far.
 from __future__ import annotations
 
 import copy
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,21 +21,20 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from whence.arrays import Floats
-from whence.errors import DataWarning, InputError, check_choice, did_you_mean
+from whence.errors import InputError, check_choice, did_you_mean
 from whence.estimators.digests import problem_digests
 from whence.estimators.subsets import SubsetLike, as_subset, as_subsets
-from whence.estimators.trajectory import Trajectory, trace
+from whence.estimators.trajectory import Trajectory, passed, trace
 from whence.estimators.truth import agreement, aligned
 from whence.gradients.factored import Kronecker, Layers
-from whence.gradients.linearize import Features, Linearization, linearize, n_outputs
-from whence.gradients.penalty import matching_share, mean_square
+from whence.gradients.linearize import Features, Linearization, linearize_together, n_outputs
+from whence.gradients.penalty import matching_share, mean_square, warn_if_learned
 from whence.gradients.projections import PROJECTIONS, Identity, Projection, Subspace, check_rank, flatten, n_params
-from whence.gradients.routes import cheapest_projection, margin_loss, passes
+from whence.gradients.routes import cheapest_projection, margin_loss, passes, taken_together
 from whence.gradients.solve import Solution, solve
 from whence.measuring import measure
 from whence.measuring.plan import Designed
@@ -50,7 +48,6 @@ from whence.surrogates.fit import fit
 from whence.surrogates.kernel import KernelSurrogate
 from whence.surrogates.model import Model
 
-LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
 OF_MATCHING = 0.3  # of the penalty that matches a joint run; less than all of it is nearer to subsets of its tasks
 SHARE = 1e-3  # penalty by default, as a share of the mean square of the features
 PAPER_L2 = 0.1  # of the paper's kernel ridge regression; it has none for GradEx
@@ -168,6 +165,7 @@ class GradEx:
         *,
         rank: int = 512,
         at: Sequence[float] = (0.25, 0.5, 0.75),
+        projection: str | Projection | Kronecker = "gradients",
         l2: float | Literal["auto"] = "auto",
         of: str = "outputs",
         features: Features = USUAL,
@@ -182,6 +180,9 @@ class GradEx:
         training loss of the run; this accounts for the length of training. It costs the run, a gradient of every
         example (or of as many as ``features`` says) at about ``rank / 2K`` points, and the features.
 
+        With any other ``projection``, updates are measured and penalised from the points themselves, as for
+        ``checkpoints``. It then costs the run up to the last point, and the features.
+
         Parameters
         ----------
         problem, l2, of, features, tol
@@ -191,6 +192,8 @@ class GradEx:
         rank : int
             About the largest number of directions: gradients of K tasks, plain and as the optimizer scales them, at as
             many points as fit.
+        projection : "gradients", or as for `GradEx`
+            Directions. For adapters, random ones ("auto") of all examples were far better and cheaper.
         at : sequence of float
             Where to linearise, as shares of the run; estimates are averaged.
         seed : int
@@ -206,6 +209,13 @@ class GradEx:
         >>> gradex.batch([[1, 1]], [0])["accuracy"]
         array([1.])
         """
+        if projection != "gradients":
+            steps = {max(1, round(share * recipe.steps)) for share in at}
+            states = list(passed(problem, recipe, steps, seed=seed).values())
+            return cls(
+                problem, rank, l2=l2, of=of, projection=projection, weighting=recipe.weighting, checkpoints=states,
+                features=features, seed=seed, tol=tol,
+            )  # fmt: skip
         per_point = len(as_problem(problem).task_names) * recipe.update.directions_per_point
         n_points = max(1, min(recipe.steps, rank // per_point))
         run = trace(problem, recipe, n_points=n_points, examples=features.examples, seed=seed)
@@ -263,8 +273,7 @@ class GradEx:
     @cached_property
     def members(self) -> list[Member]:
         """The linear models, made on first use."""
-        numbers = list(product(range(len(self.points)), range(self.n_projections)))
-        linear = [self._linear(point, projection) for point, projection in numbers]
+        linear = self._linear()
         if self.l2 != "auto":
             l2 = float(self.l2) / (len(self.problem.tasks) if self.settings == "paper" else 1)
             return [Member(tasks, targets, l2) for tasks, targets in linear]
@@ -303,26 +312,41 @@ class GradEx:
             return subsets * self.problem.tasks.sizes / len(self.problem.tasks)
         return task_shares(subsets, self.problem.tasks.sizes, self.weighting)
 
-    def _linear(self, point: int, number: int) -> tuple[Linearization, Linearization]:
-        """Linearise tasks and targets at one point along one projection."""
-        output_fn, params = self.points[point]
-        parts = []
-        for examples, what in ((self.examples, "tasks"), (self.problem.targets, "target")):
-            store = self.features.store
-            folder = None if store is None else str(Path(store) / f"point{point}_projection{number}_{what}")
-            parts.append(
-                linearize(
-                    output_fn, params, examples, self.projection(number), route=self.features.route, of=self.of,
-                    precision=self.features.precision, store=folder, what=what,
-                )
-            )  # fmt: skip
-        tasks, targets = parts
-        if self._run is None:
-            self._warn_if_learned(tasks, point)
-            return tasks, targets
+    def _linear(self) -> list[tuple[Linearization, Linearization]]:
+        """Tasks and targets linearised at every point along every projection, point after point."""
+        (output_fn, params), *_ = self.points
+        alone = self.features.store is not None or not taken_together(
+            output_fn, params, self.examples, self.projection(0), self.features.route
+        )
+        every = range(len(self.points))
+        groups = [[point] for point in every] if alone else [list(every)]
+        found = []
+        for group, number in product(groups, range(self.n_projections)):
+            tasks, targets = (self._linearized(group, number, what) for what in ("tasks", "target"))
+            found += list(zip(group, tasks, targets, strict=True))
+        if self._run is not None:
+            return [(self._from_start(point, tasks), self._from_start(point, own)) for point, tasks, own in found]
+        for point, linear, _ in found:
+            where = "The model" if len(self.points) == 1 else f"Checkpoint {point}"
+            warn_if_learned(linear, self.loss, where)
+        return [(tasks, targets) for _, tasks, targets in found]
+
+    def _linearized(self, group: list[int], number: int, what: str) -> list[Linearization]:
+        """Examples of the tasks or of the targets at some points along one projection."""
+        (output_fn, _), *_ = at = [self.points[point] for point in group]
+        store = self.features.store
+        return linearize_together(
+            output_fn, [params for _, params in at], self.examples if what == "tasks" else self.problem.targets,
+            self.projection(number), route=self.features.route, of=self.of, precision=self.features.precision,
+            store=None if store is None else str(Path(store) / f"point{group[0]}_projection{number}_{what}"), what=what,
+        )  # fmt: skip
+
+    def _from_start(self, point: int, linear: Linearization) -> Linearization:
+        """The same linear model with updates measured from the start of the joint run."""
+        assert self._run is not None
+        params = self.points[point][1]
         back = {name: (self._run.points[0][name] - value)[None] for name, value in params.items()}
-        origin = self._run.directions.project(flatten(back), params)[0]
-        return tasks.measured_from(origin), targets.measured_from(origin)
+        return linear.measured_from(self._run.directions.project(flatten(back), params)[0])
 
     def _share(self, tasks: list[Linearization]) -> float:
         """Return the penalty as a share of the mean square of the features: what matches the run, if there is one."""
@@ -366,18 +390,3 @@ class GradEx:
             self.n_projections = 1  # there is only one
             return lambda number: found
         return lambda number: replace(found, seed=self.seed + number)  # type: ignore[type-var]
-
-    def _warn_if_learned(self, tasks: Linearization, point: int) -> None:
-        labels = tasks.examples.labels
-        idle = torch.zeros_like(tasks.outputs)
-        if labels.is_floating_point() and labels[0].numel() == idle.shape[1]:
-            idle += labels.to(idle).reshape(len(labels), -1).mean(dim=0)
-        now, before = (float(self.loss(outputs, labels).mean()) for outputs in (tasks.outputs, idle))
-        if now < LEARNED * before:
-            where = "The model" if len(self.points) == 1 else f"Checkpoint {point}"
-            warnings.warn(
-                f"{where} has learned the tasks already (loss {now:.2g}, {before:.2g} without any training): its "
-                "gradients vanish, and GradEx can estimate almost nothing there. Use an earlier or pretrained point.",
-                DataWarning,
-                stacklevel=5,
-            )

@@ -8,6 +8,7 @@ linearises at such points, within the span of these gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from whence.gradients.groups import task_gradients
+from whence.gradients.groups import Stacks, task_gradients
 from whence.gradients.projections import Subspace, flatten, split
 from whence.models.points import points_of
 from whence.models.problem import Problem, State
@@ -47,13 +48,14 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     )
     states: list[State] = []
     pulls: list[Tensor] = []
+    stacks = Stacks()
 
     def watch(step: int, state: State, optimizer: Optimizer) -> None:
         if step not in wanted:
             return
         states.append({name: value.detach().clone() for name, value in state.items()})
         (point,) = points_of(problem, states[-1:])
-        gradients = task_gradients(pulling, point, side_by_side=False)
+        gradients = task_gradients(pulling, point, side_by_side=False, stacks=stacks)
         pulls.append(gradients)
         if (divisor := recipe.update.divisor(optimizer)) is not None:
             pulls.append(gradients / divisor)
@@ -66,6 +68,27 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     directions = Subspace(split(orthonormal(torch.cat(pulls)), like))
     losses = stack.evaluate(end, pulling.tasks, {"loss": problem.loss})["loss"]
     return Trajectory(tuple(wanted), tuple(states), directions, float(losses.double().mean()))
+
+
+def passed(
+    problem: Problem,
+    recipe: Recipe,
+    steps: Collection[int],
+    *,
+    seed: int = 0,
+    keep: Callable[[int, State], None] = lambda step, state: None,
+) -> dict[int, State]:
+    """States of one run on all tasks after some of its steps, by their number; ``keep`` gets each when it is passed."""
+    states: dict[int, State] = {}
+
+    def watch(step: int, state: State, _: Optimizer) -> None:
+        if step in steps:
+            states[step] = {name: value.detach().clone() for name, value in state.items()}
+            keep(step, states[step])
+
+    stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
+    train(stack, recipe, stack.start(1), everything, np.array([seed]), max(steps), watch=watch)
+    return states
 
 
 def orthonormal(rows: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -105,32 +106,50 @@ class Layers:
     def __init__(self, output_fn: ModelFn, params: Params, projection: Kronecker) -> None:
         self.output_fn, self.params, self.projection = output_fn, params, projection
         self.uses = _uses(output_fn.module, params)  # layer → the parameters of it that are chosen
-        index = {name: i for i, name in enumerate(params)}
-        matrices = {
+        self.matrices = {
             used["weight"] for layer, used in self.uses.items() if isinstance(layer, LINEAR) and "weight" in used
         }
         self.weights = {  # of the biases that have a chosen one
             used["bias"]: used["weight"]
             for used in self.uses.values()
-            if "bias" in used and used.get("weight") in matrices
-        }
-        self.factors: dict[str, tuple[Tensor, Tensor]] = {}
-        self.constants: dict[str, Tensor] = {}  # rows of A for inputs that are always 1, whose weights are biases
-        for name in matrices:
-            biases = [bias for bias, weight in self.weights.items() if weight == name]
-            a, b = projection.factors(index[name], params[name], len(biases))
-            n_in = len(a) - len(biases)
-            self.factors[name] = a[:n_in], b
-            self.constants |= dict(zip(biases, a[n_in:], strict=True))
-        self.signs = {
-            name: projection.signs(index[name], value.numel(), value)
-            for name, value in params.items()
-            if name not in self.factors and name not in self.weights
+            if "bias" in used and used.get("weight") in self.matrices
         }
         for module in output_fn.module.modules():
             if getattr(module, "inplace", False):
                 module.inplace = False  # type: ignore[assignment]  # outputs of layers are kept, not overwritten
         self.shared: set[int] = set()  # uses whose input is the same for all examples, such as positions
+
+    @cached_property
+    def _drawn(self) -> tuple[dict[str, tuple[Tensor, Tensor]], dict[str, Tensor]]:
+        index = {name: i for i, name in enumerate(self.params)}
+        factors: dict[str, tuple[Tensor, Tensor]] = {}
+        constants: dict[str, Tensor] = {}
+        for name in self.matrices:
+            biases = [bias for bias, weight in self.weights.items() if weight == name]
+            a, b = self.projection.factors(index[name], self.params[name], len(biases))
+            n_in = len(a) - len(biases)
+            factors[name] = a[:n_in], b
+            constants |= dict(zip(biases, a[n_in:], strict=True))
+        return factors, constants
+
+    @property
+    def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Both sides of the directions of each matrix, A (in, ·) and B (out, ·)."""
+        return self._drawn[0]
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """Rows of A for inputs that are always 1, whose weights are biases."""
+        return self._drawn[1]
+
+    @cached_property
+    def signs(self) -> dict[str, tuple[int, Tensor]]:
+        """Where the entries of each vector go, and their signs."""
+        return {
+            name: self.projection.signs(at, value.numel(), value)
+            for at, (name, value) in enumerate(self.params.items())
+            if name not in self.matrices and name not in self.weights
+        }
 
     def block(self, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
         """Outputs (b, C) and features (b, C, rank) of a batch."""

@@ -18,6 +18,7 @@ from whence.errors import InputError
 from whence.gradients.projections import flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params, plain_attention
+from whence.models.graphs import Recorded
 from whence.models.memory import free_bytes
 from whence.models.points import Point
 from whence.models.problem import Problem
@@ -37,9 +38,17 @@ def differentiable() -> Iterator[None]:
         yield
 
 
-def task_gradients(problem: Problem, point: Point, read: Reading = flatten, *, side_by_side: bool = True) -> Tensor:
-    """Gradient of the mean loss of each task, (K, d); without ``side_by_side``, for models that vmap cannot run."""
-    return _gradients(problem, point, problem.tasks, problem.tasks.owner, "tasks", read, side_by_side=side_by_side)
+def task_gradients(
+    problem: Problem, point: Point, read: Reading = flatten, *, side_by_side: bool = True, stacks: Stacks | None = None
+) -> Tensor:
+    """Gradient of the mean loss of each task, (K, d).
+
+    Without ``side_by_side``, for models that vmap cannot run. The same ``stacks`` given at several points make it
+    faster at the later ones, for modules that take stacked parameters.
+    """
+    return _gradients(
+        problem, point, problem.tasks, problem.tasks.owner, "tasks", read, side_by_side=side_by_side, stacks=stacks
+    )
 
 
 def n_targets(problem: Problem) -> int:
@@ -64,14 +73,15 @@ def target_products(problem: Problem, point: Point, vectors: Tensor) -> Tensor:
 
 def _gradients(
     problem: Problem, point: Point, examples: Examples, owner: Tensor, what: str, read: Reading, *,
-    side_by_side: bool = True,
+    side_by_side: bool = True, stacks: Stacks | None = None,
 ) -> Tensor:  # fmt: skip
     """What ``read`` keeps of the gradient of the mean loss of each group, by the group of each example (n,)."""
     sizes = torch.bincount(owner)
     members = torch.split(torch.argsort(owner, stable=True), sizes.tolist())
-    stacks = getattr(getattr(point[0], "module", None), "takes_stacks", False)
+    takes_stacks = getattr(getattr(point[0], "module", None), "takes_stacks", False)
+    stacks = Stacks() if stacks is None else stacks
     fits = max(1, free_bytes(problem.device) // (2 * problem.bytes_per_row))
-    many = side_by_side or stacks
+    many = side_by_side or takes_stacks
     numbers = NUMBERS * (ON_A_CARD if problem.device.type == "cuda" else 1)
     portion = max(1, min(numbers // n_params(point[1]), AT_ONCE // int(sizes.max()), fits)) if many else 1
     parts = []
@@ -81,7 +91,7 @@ def _gradients(
         if len(some) == 1:
             found = _alone(problem, point, examples, some[0], rows)
         else:
-            found = (_stacked if stacks else _together)(problem, point, examples, some, rows)
+            found = (stacks.gradients if takes_stacks else _together)(problem, point, examples, some, rows)
         _check(found, start, examples, owner, what)
         parts.append(read(found))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
@@ -120,22 +130,46 @@ def _together(problem: Problem, point: Point, examples: Examples, members: list[
     return found
 
 
-def _stacked(problem: Problem, point: Point, examples: Examples, members: list[Tensor], rows: int) -> Params:
-    """The same of a module that takes stacked parameters: those of b equal models, each with the loss of its group."""
-    output_fn, params = point
-    filled, weights = _filled(members, next(iter(params.values())))
-    leaves = {name: value.detach().repeat(len(members), *[1] * value.ndim) for name, value in params.items()}
-    found = {name: torch.zeros_like(value, dtype=_wide(value)) for name, value in leaves.items()}
-    for value in leaves.values():
-        value.requires_grad_()
-    for columns in torch.split(torch.arange(filled.shape[1], device=filled.device), rows):
-        inputs, labels = examples.rows(filled[:, columns].flatten())
-        with torch.enable_grad():
-            loss = (problem.loss(output_fn(leaves, inputs), labels) * weights[:, columns].flatten()).sum()
-        parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-        for sum_, part in zip(found.values(), parts, strict=True):
-            sum_ += part
-    return found
+class Stacks:
+    """Gradients by group of a module that takes stacked parameters: of equal models, each with the loss of its group.
+
+    Passes are recorded on a card, as `whence.models.graphs` does, so that later points take a fraction of the time.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Params, Recorded[tuple[Inputs, Tensor, Tensor]]]] = {}
+
+    def gradients(self, problem: Problem, point: Point, examples: Examples, members: list[Tensor], rows: int) -> Params:
+        """Gradients of the mean losses of b groups, tensors (b, ...)."""
+        output_fn, params = point
+        leaves, take = self._stack(problem, point, len(members))
+        for name, leaf in leaves.items():
+            leaf.detach().copy_(params[name].expand_as(leaf))
+        found = {name: torch.zeros_like(leaf, dtype=_wide(leaf)) for name, leaf in leaves.items()}
+        filled, weights = _filled(members, next(iter(params.values())))
+        trim = getattr(output_fn.module, "trimmed", lambda inputs: inputs)
+        for columns in torch.split(torch.arange(filled.shape[1], device=filled.device), rows):
+            inputs, labels = examples.rows(filled[:, columns].flatten())
+            take((trim(inputs), labels, weights[:, columns].flatten()))
+            for name, leaf in leaves.items():
+                found[name] += 0 if leaf.grad is None else leaf.grad
+                leaf.grad = None
+        return found
+
+    def _stack(self, problem: Problem, point: Point, m: int) -> tuple[Params, Recorded[tuple[Inputs, Tensor, Tensor]]]:
+        """Parameters of m models, and what puts the gradients of a batch into them."""
+        if m not in self.known:
+            output_fn, params = point
+            leaves = {name: value.new_empty(m, *value.shape).requires_grad_() for name, value in params.items()}
+
+            def backward(batch: tuple[Inputs, Tensor, Tensor]) -> None:
+                inputs, labels, weights = batch
+                with torch.enable_grad():
+                    loss = (problem.loss(output_fn(leaves, inputs), labels) * weights).sum()
+                torch.autograd.backward(loss, inputs=list(leaves.values()))
+
+            self.known[m] = leaves, Recorded(backward, list(leaves.values()))
+        return self.known[m]
 
 
 def _filled(members: list[Tensor], like: Tensor) -> tuple[Tensor, Tensor]:

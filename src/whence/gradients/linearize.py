@@ -6,9 +6,10 @@ TracIn all start from here; routes.py has the ways to P∇f, of which the cheape
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from whence.errors import InputError, check_choice, whole_number
 from whence.gradients.factored import Kronecker
-from whence.gradients.projections import Projection, check_rank
+from whence.gradients.projections import Projection, Subspace, check_rank
 from whence.gradients.routes import block_fn, choose_route, passes, prices, readout
 from whence.gradients.store import Store, fingerprint
 from whence.models.examples import Examples
@@ -111,13 +112,23 @@ class Features:
 
 
 ROWS = 256  # examples per pass, and in a block of a store
-ROWS_FACTORED = 2048  # … of the factored route, whose many small products are worth their calls only for many examples
+ROWS_BY_LAYERS = 2048  # … from what layers see, whose many small products are worth their calls for many examples
 _BLOCK_NUMBERS = 2**26  # numbers in a block of features, and in the outputs of all subsets for it: 256 MB
 
 
 def linearize(
+    output_fn: OutputFn, params: Params, examples: Examples, projection: Projection | Kronecker, **how: Any
+) -> Linearization:
+    """Return outputs and projected gradients of all examples at W₀, the ``params`` that may move.
+
+    ``output_fn(params, inputs)`` gives outputs (n, C). For the options see `linearize_together`.
+    """
+    return linearize_together(output_fn, [params], examples, projection, **how)[0]
+
+
+def linearize_together(
     output_fn: OutputFn,
-    params: Params,
+    points: Sequence[Params],
     examples: Examples,
     projection: Projection | Kronecker,
     *,
@@ -127,23 +138,25 @@ def linearize(
     store: str | None = None,
     batch_size: int | None = None,
     what: str = "examples",
-) -> Linearization:
-    """Return outputs and projected gradients of all examples at W₀, the ``params`` that may move.
+) -> list[Linearization]:
+    """Return outputs and projected gradients at a point, or at several in the same passes, where `routes` can.
 
-    ``output_fn(params, inputs)`` gives outputs (n, C). With ``of`` "margin", log p/(1 − p) of each example's label is
-    linearised, a single output whose logistic loss is the cross-entropy. For ``route``, ``precision`` and ``store`` see
-    `Features`; Kronecker directions need the factored route, and it needs them. ``what`` names the examples.
+    With ``of`` "margin", log p/(1 − p) of each example's label is linearised, a single output whose logistic loss is
+    the cross-entropy. For ``route``, ``precision`` and ``store`` see `Features`; Kronecker directions need the factored
+    route, and it needs them. ``what`` names the examples.
     """
+    params = points[0]
     check_choice(of, ("outputs", "margin"), "of")
     check_rank(projection.rank, params)
     with passes(params, precision):
-        width = n_outputs(output_fn, params, examples, of, what)
+        width = len(points) * n_outputs(output_fn, params, examples, of, what)
         route, told = choose_route(prices(output_fn, params, examples, projection, width), route, projection)
-        work = block_fn(output_fn, params, examples, projection, route, of)
+        work = block_fn(output_fn, points, examples, projection, route, of)
         if batch_size is None:
-            many = min(ROWS_FACTORED, _BLOCK_NUMBERS // (width * projection.rank))
-            batch_size = max(ROWS, many) if route == "factored" and store is None else ROWS
-        chunks = Chunks(min(batch_size, _rows_that_fit(output_fn, params, examples)))
+            many = min(ROWS_BY_LAYERS, _BLOCK_NUMBERS // (width * projection.rank))
+            by_layers = route == "factored" or (route == "reverse" and isinstance(projection, Subspace))
+            batch_size = max(ROWS, many) if by_layers and store is None else ROWS
+        chunks = Chunks(min(batch_size, _rows_that_fit(output_fn, params, examples) // len(points)))
 
         def block(rows: slice) -> tuple[Tensor, Tensor]:
             parts = chunks.run(
@@ -179,7 +192,8 @@ def linearize(
     if of == "margin":
         ones = torch.ones(len(examples), device=_device(examples))
         examples = Examples(examples.inputs, ones, examples.owner, examples.names)
-    return Linearization(outputs, features, examples, told)
+    at_points = zip(torch.chunk(outputs, len(points), dim=1), torch.chunk(features, len(points), dim=1), strict=True)
+    return [Linearization(own.contiguous(), seen.contiguous(), examples, told) for own, seen in at_points]
 
 
 def _device(examples: Examples) -> torch.device:

@@ -1,17 +1,20 @@
-"""How strongly to hold an update back: penalties that do not depend on the scale of a model's gradients."""
+"""How strongly to hold an update back, whatever the scale of a model's gradients, and whether there is any to make."""
 
 from __future__ import annotations
 
 import warnings
 
+import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from whence.arrays import Floats
+from whence.errors import DataWarning
 from whence.gradients.linearize import Linearization
 from whence.gradients.solve import solve
 from whence.models.losses import Loss
 
 _EXPONENTS = (-6.0, 0.0)  # of the shares considered
+LEARNED = 0.02  # share of the loss of a model that knows nothing, below which there is nothing left to learn
 _HALVINGS = 8  # of that range; the penalty is then known to 5%
 
 
@@ -45,3 +48,19 @@ def matching_share(linear: Linearization, shares: Floats, loss: Loss, wanted: fl
         middle = (low + high) / 2
         low, high = (low, middle) if above(middle) else (middle, high)
     return float(10.0 ** ((low + high) / 2))
+
+
+def warn_if_learned(tasks: Linearization, loss: Loss, where: str) -> None:
+    """Warn of a point, such as "The model", at which the tasks have been learned already."""
+    labels = tasks.examples.labels
+    idle = torch.zeros_like(tasks.outputs)
+    if labels.is_floating_point() and labels[0].numel() == idle.shape[1]:
+        idle += labels.to(idle).reshape(len(labels), -1).mean(dim=0)
+    now, before = (float(loss(outputs, labels).mean()) for outputs in (tasks.outputs, idle))
+    if now < LEARNED * before:
+        warnings.warn(
+            f"{where} has learned the tasks already (loss {now:.2g}, {before:.2g} without any training): its "
+            "gradients vanish, and GradEx can estimate almost nothing there. Use an earlier or pretrained point.",
+            DataWarning,
+            stacklevel=6,
+        )

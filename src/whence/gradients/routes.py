@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from whence.errors import InputError, check_choice, did_you_mean
-from whence.gradients.factored import LINEAR, Kronecker, Layers, Readout, by_feature, patches, positions_of
+from whence.gradients.factored import LINEAR, Kronecker, Layers, by_feature, patches, positions_of
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
@@ -118,13 +118,16 @@ def margin_loss(problem: Problem) -> tuple[Loss, dict[str, Metric]]:
     return Logistic(), metrics_named(list(problem.metrics), Logistic())
 
 
-def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str, of: str) -> Block:
-    """Return the function that works on a batch."""
+def block_fn(
+    output_fn: OutputFn, points: Sequence[Params], examples: Examples, projection: Any, route: str, of: str
+) -> Block:
+    """Return the function that works on a batch at a point, or at all of several that `taken_together` allows."""
+    params = points[0]
     if route == "factored":
         layers = Layers.checked(output_fn, params, projection, examples.rows(slice(0, 3))[0])  # type: ignore[arg-type]
         return lambda inputs, labels: layers.block(inputs, readout(of, labels))
     if route == "reverse" and isinstance(projection, Subspace) and (seen := layers_of(output_fn, params, examples)):
-        return lambda inputs, labels: block_along(seen, projection.directions, inputs, readout(of, labels))
+        return lambda inputs, labels: block_along(seen, points, projection.directions, inputs, labels, of)
 
     def along(inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         read = readout(of, labels)
@@ -166,6 +169,17 @@ def block_fn(output_fn: OutputFn, params: Params, examples: Examples, projection
     return along if route == "forward" else backward
 
 
+def taken_together(output_fn: OutputFn, params: Params, examples: Examples, projection: Any, route: str) -> bool:
+    """Whether a batch passes through the model at several points at once: as models of stacked parameters."""
+    stacks = isinstance(output_fn, ModelFn) and getattr(output_fn.module, "takes_stacks", False)
+    return (
+        stacks
+        and route in ("auto", "reverse")
+        and isinstance(projection, Subspace)
+        and layers_of(output_fn, params, examples) is not None
+    )
+
+
 def layers_of(output_fn: OutputFn, params: Params, examples: Examples) -> Layers | None:
     """The layers that hold the parameters; None if they do not tell each example's gradient, or it is too large."""
     if not isinstance(output_fn, ModelFn):
@@ -177,9 +191,17 @@ def layers_of(output_fn: OutputFn, params: Params, examples: Examples) -> Layers
     return None if any(isinstance(layer, nn.Embedding) for layer in found.uses) else found
 
 
-def block_along(layers: Layers, directions: Params, inputs: Inputs, readout: Readout) -> tuple[Tensor, Tensor]:
-    """Outputs (b, C) and products (b, C, r) of each example's gradient with directions, tensors (r, ...)."""
-    outputs, seen, gradients = layers.differentiated(inputs, readout)
+def block_along(
+    layers: Layers, points: Sequence[Params], directions: Params, inputs: Inputs, labels: Tensor, of: str
+) -> tuple[Tensor, Tensor]:
+    """Outputs and products of each example's gradient with directions, tensors (r, ...), at p points.
+
+    They have the shapes (b, p · C) and (b, p · C, r).
+    """
+    p = len(points)
+    layers.params = points[0] if p == 1 else {name: torch.stack([at[name] for at in points]) for name in points[0]}
+    repeated, again = tree_map(lambda leaf: leaf.repeat(p, *[1] * (leaf.ndim - 1)), (inputs, labels))
+    outputs, seen, gradients = layers.differentiated(repeated, readout(of, again))
     n, rank = len(outputs), len(next(iter(directions.values())))
     features = torch.zeros(*outputs.shape, rank, device=outputs.device)
     for c, deltas in enumerate(gradients):
@@ -187,7 +209,12 @@ def block_along(layers: Layers, directions: Params, inputs: Inputs, readout: Rea
             for own, name in layers.uses[use.layer].items():
                 found = _by_example(use.layer, own, use.inputs, delta, n)
                 features[:, c] += found.flatten(1).float() @ directions[name].flatten(1).to(features).T
-    return outputs, features
+    return _side_by_side(outputs, p), _side_by_side(features, p)
+
+
+def _side_by_side(part: Tensor, p: int) -> Tensor:
+    """What was found at p points, (p · b, C, …), as (b, p · C, …)."""
+    return part.unflatten(0, (p, -1)).transpose(0, 1).flatten(1, 2)  # type: ignore[no-untyped-call,no-any-return]
 
 
 def _by_example(layer: nn.Module, own: str, inputs: Tensor, delta: Tensor, n: int) -> Tensor:

@@ -162,7 +162,8 @@ def _format(fields: Mapping[str, Any], place: str) -> str:
             continue
         elif field == "messages" or not isinstance(value, str):
             wanted = "a list of turns" if field == "messages" else "text"
-            raise InputError(f"{place}: the field {field!r} must be {wanted}. Got {type(value).__name__}.")
+            given = "null" if value is None else type(value).__name__
+            raise InputError(f"{place}: the field {field!r} must be {wanted}. Got {given}.")
         elif not value.strip() and field != "prompt":
             raise InputError(f"{place}: the field {field!r} is empty. Fill it in, or leave the line out.")
     if found == "messages" and fields["messages"][-1]["role"] != "assistant":

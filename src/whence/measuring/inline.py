@@ -57,29 +57,27 @@ def _batch(outcome_fn: OutcomeFn, chunk: Sequence[Job]) -> Iterator[list[Result]
 
 FIRST_BATCH = 8
 LONGEST_BATCH = 10.0  # seconds, after which what is finished has to be on disk
-TOGETHER = 0.7  # share of the time of single items below which they are better worked on together
+FASTER, MUCH_FASTER = 0.9, 0.7  # shares of the time of an item in the batch before, below which batches grow
 
 
 def growing(n: int, most: int) -> Iterator[slice]:
-    """Slices of n items, each at most ``most``, sized to take about ten seconds.
+    """Slices of n items, each at most ``most``, as large as gains time, or else sized to take about ten seconds.
 
-    The first two show how long an item takes. If many items take hardly longer than few, as on a GPU, the others have
-    the largest size.
+    If an item of a batch takes less time than one of the smaller batch before, as on a card that many keep busy, the
+    next batch is twice as large, or has the largest size if it takes far less. From then on no batch is smaller than
+    the largest that gained.
 
     >>> [part.stop - part.start for part in growing(100, 16)]
     [8, 16, 16, 16, 16, 16, 12]
     """
-    sizes: list[int] = []
-    times: list[float] = []
-    size, at = min(most, FIRST_BATCH), 0
+    size, at, gained, before = min(most, FIRST_BATCH), 0, 1, float("nan")
     while at < n:
         part, began = slice(at, min(at + size, n)), time.perf_counter()
         yield part
-        at = part.stop
-        sizes, times = [*sizes, part.stop - part.start], [*times, time.perf_counter() - began]
-        if len(times) == 1:
-            size = min(most, 2 * FIRST_BATCH)
-        elif times[1] < TOGETHER * times[0] * sizes[1] / sizes[0]:
-            size = most
+        at, count = part.stop, part.stop - part.start
+        each = max(time.perf_counter() - began, 1e-9) / count
+        if each < FASTER * before:
+            gained, size = count, most if each < MUCH_FASTER * before else 2 * count
         else:
-            size = min(most, max(1, int(LONGEST_BATCH * sizes[-1] / max(times[-1], 1e-9))))
+            size = 2 * count if at == count else max(gained, int(LONGEST_BATCH / each))
+        size, before = max(1, min(size, most)), each

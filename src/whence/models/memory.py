@@ -41,7 +41,7 @@ def bytes_for_backward(forward: Callable[[], Tensor]) -> int:
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an operation that keeps its own output would else keep itself, for ever
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         forward()
