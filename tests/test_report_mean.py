@@ -77,8 +77,9 @@ def test_there_is_no_mean_where_select_has_none():
     two = whence.fit(runs, surrogate=whence.AdditiveSurrogate(), n_folds=None)
     assert goal_of(one) is None
     assert goal_of(two) is None
-    named = whence.Outcomes(runs.subsets, runs.values, None, ["mean", "loss"])
-    assert goal_of(whence.fit(named, surrogate=whence.AdditiveSurrogate(), n_folds=None)) is None
+    for names in (["mean", "loss"], ["val/loss", "mean/loss"]):
+        named = whence.Outcomes(runs.subsets, runs.values, None, names)
+        assert goal_of(whence.fit(named, surrogate=whence.AdditiveSurrogate(), n_folds=None)) is None
 
 
 def test_there_is_no_mean_of_targets_that_hardly_any_run_has_all_of():

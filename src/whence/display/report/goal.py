@@ -102,9 +102,9 @@ def goal_of(model: Model, weights: Mapping[str, float] | None = None) -> Objecti
     """Return the mean that a page shows next to its targets: weighted, or plain; None if there is none.
 
     There is none for a single target, for targets with different directions, for very many, if hardly any run has all
-    targets, or if a target or a task has its name.
+    targets, or if a target or a task has its name; "mean/loss" is a mean as well.
     """
-    taken = {*model.target_names, *model.task_names}
+    taken = {*model.target_names, *model.task_names, *(name.split("/")[0] for name in model.target_names)}
     if weights and WEIGHTED in taken:
         raise InputError(f"A page with weights of targets names their mean {WEIGHTED!r}. Rename that column.")
     several = 1 < len(model.target_names) <= MOST_TARGETS and len(set(model.maximize)) == 1 and MEAN not in taken
