@@ -143,7 +143,7 @@ def test_baselines_are_judged_as_their_own_estimates_are(tmp_path):
     problem = attribution_runs.problem_of("addition", attribution_runs.QUICK, "cpu")
     size = attribution_runs.QUICK
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
-    args = Namespace(device="cpu", runs=2)
+    args = Namespace(device="cpu", first=0, runs=2)
     point = attribution_runs.checkpoints(problem, size, args)[0.5][1]
     own = whence.JointScores(problem, recipe, "influence", checkpoints=[point], seed=1)
     runs_of_second = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz").rows(np.arange(62, 112))
