@@ -17,7 +17,7 @@ import attribution_runs  # noqa: E402
 import cifar10  # noqa: E402
 import modular_sets  # noqa: E402
 import prompt_scores  # noqa: E402
-import prompt_sets  # noqa: E402
+import prompt_tasks  # noqa: E402
 import runs  # noqa: E402
 
 import modular  # noqa: E402
@@ -152,7 +152,7 @@ def test_baselines_are_judged_as_their_own_estimates_are(tmp_path):
 
 
 def test_a_coin_is_heads_up_after_no_flip_or_two():
-    asked = prompt_sets.coin_flips(40, 0, "q")
+    asked = prompt_tasks.coin_flips(40, 0, "q")
     for example in asked:
         acts = example.text.split(". ")[1:3]
         flips = sum("does not" not in act for act in acts)

@@ -48,7 +48,7 @@ def judged(name: str, scores: Path, queries: list[int] | None) -> dict[str, tupl
 
 def matches() -> tuple[list[list[str]], dict[str, float]]:
     """Queries of coin flip with the demonstrations that help and hurt most, and how often these have its answer."""
-    from prompt_sets import CANDIDATES, QUERIES, coin_flips
+    from prompt_tasks import CANDIDATES, QUERIES, coin_flips
 
     runs, demos, queries = load("coin_flip"), coin_flips(CANDIDATES, 0, "d"), coin_flips(QUERIES["coin_flip"], 1, "q")
     effects = whence.attribute(METHODS[RBF](runs), rule="inclusion").scores  # (demonstrations, queries), of the loss
