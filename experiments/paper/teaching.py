@@ -28,8 +28,11 @@ def teach(language: icl.LanguageModel, steps: int, seconds: float = np.inf) -> s
     prompts = tokens_of(language, "coin_flip", pool, pool)
     words, truth, ends = prompts.label_tokens, prompts.answers, [len(tokens) for tokens in prompts.query_tokens]
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)
-    rng, recent, mixed = np.random.default_rng(2), deque(maxlen=WINDOW), 0
+    rng, recent, mixed, taught = np.random.default_rng(2), deque(maxlen=WINDOW), 0, 0
     for step in range(steps):
+        done = max(step / steps, (time.time() - begun) / seconds)  # of the steps, or of the time
+        if done >= 1:
+            break
         members = rng.integers(POOL, size=(AT_ONCE, SHOTS + 1))
         turned, slips = rng.random((AT_ONCE, 1)) < TURNED, rng.random(members.shape) < SLIPS
         answers = truth[members] ^ (turned ^ slips if mixed else False)
@@ -52,22 +55,21 @@ def teach(language: icl.LanguageModel, steps: int, seconds: float = np.inf) -> s
         torch.nn.functional.cross_entropy(scores.flatten(0, 1), right.flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP, 2 * (1 - step / steps))
+            group["lr"] = RATE * min(1.0, (step + 1) / WARM_UP, 2 * (1 - done))
         optimizer.step()
         optimizer.zero_grad()
+        taught = step + 1
         meant = words[truth[members[:, -1]] ^ (turned[:, 0] if mixed else False)]
         good = scores[:, -1].argmax(-1).cpu().numpy() == meant
         recent.append([good[turned[:, 0] == way].mean() if (turned == way).any() else np.nan for way in (False, True)])
         plain, other = np.nanmean(recent, axis=0)
-        if step % WINDOW == WINDOW - 1:
+        if taught % WINDOW == 0:
             told = f", {other:.2f} where answers are turned round" if mixed else ""
-            print(f"taught for {step + 1} steps, {time.time() - begun:.0f} s: {plain:.2f} right{told}", flush=True)
+            print(f"taught for {taught} steps, {time.time() - begun:.0f} s: {plain:.2f} right{told}", flush=True)
         if not mixed and len(recent) == WINDOW and min(plain, other) >= ENOUGH:
-            mixed = step + 1
+            mixed = taught
             recent.clear()
-        if time.time() - begun > seconds:
-            break
     model.requires_grad_(False)
-    return f"taught with {step + 1} steps of {AT_ONCE} other prompts, " + (
+    return f"taught with {taught} steps of {AT_ONCE} other prompts, " + (
         f"from step {mixed} on a quarter of them turned round and a fifth of answers wrong" if mixed else "all right"
     )
