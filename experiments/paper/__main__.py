@@ -163,10 +163,19 @@ def main() -> None:
     folder = ROOT / "build" / "paper" if given.quick else PAGES
     studies = () if given.page else given.studies or usual
 
+    begun, left = time.perf_counter(), list(studies)
+
     def fails(study: str) -> bool:
         command = [sys.executable, str(HERE / f"{study}.py"), *(["--quick"] if given.quick else [])]
+        started = time.perf_counter()
         code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-        print(f"{study}: {'failed' if code else 'done'}", flush=True)
+        left.remove(study)
+        now = time.perf_counter()
+        print(
+            f"[{now - begun:.0f} s] {study} {'failed' if code else 'done'} in {now - started:.0f} s; "
+            f"{len(left)} of {len(studies)} left",
+            flush=True,
+        )
         return code != 0
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
