@@ -81,8 +81,7 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
             "optimizers": {name: {**about, "seeds": [[row], [row]]} for name in ("sgd", "sam", "nso")},
         },
         "first_order.json": {
-            **about,
-            "parts": {"images": {"command": "python x.py", "rows": [first, first | {"setting": "W₀ random"}]}},
+            "parts": {"images": {**about, "rows": [first, first | {"setting": "W₀ random"}]}},
         },
         "cifar10_speed.json": {"images_per_second": {"plain": 100.0}, "epochs": 2.0, "accuracy": 0.5},
     }
