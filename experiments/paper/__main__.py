@@ -25,16 +25,16 @@ from whence.errors import did_you_mean
 
 HERE = Path(__file__).resolve().parent
 STUDIES = (  # the longest first: as many run at once as there are cores
+    "parts",
     "leaderboard",
     "selection",
-    "attribution",
-    "in_context",
-    "samples",
-    "parts",
-    "kernels",
     "decision_boundary",
+    "kernels",
     "grid",
     "projection",
+    "samples",
+    "in_context",
+    "attribution",
     "groups",
     "order",
 )

@@ -15,7 +15,7 @@ import whence
 from whence.datasets import available, leaderboard
 from whence.surrogates.peers import PEERS, peers
 
-SIZES, MOST_TARGETS = (20, 40), 20
+SIZES, MOST_TARGETS = (20, 40), 10
 
 
 def main() -> None:
