@@ -139,14 +139,15 @@ def test_the_small_transformer_is_causal_attention_as_torch_has_it():
 @pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_baselines_are_judged_as_their_own_estimates_are(tmp_path):
     attribution.small(tmp_path)
-    found = attribution.judged("addition", tmp_path, quick=True)
+    table = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz")
+    found = attribution.judged("addition", tmp_path, table, quick=True)
     problem = attribution_runs.problem_of("addition", attribution_runs.QUICK, "cpu")
     size = attribution_runs.QUICK
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
     args = Namespace(device="cpu", first=0, runs=2)
     point = attribution_runs.checkpoints(problem, size, args)[0.5][1]
     own = whence.JointScores(problem, recipe, "influence", checkpoints=[point], seed=1)
-    runs_of_second = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz").rows(np.arange(62, 112))
+    runs_of_second = table.rows(np.arange(62, 112))
     expected = lds(own.batch(runs_of_second.subsets)["loss"], runs_of_second).mean
     assert found["lds"]["Influence functions"][1][0] == pytest.approx(expected, abs=1e-3)
 
