@@ -126,6 +126,15 @@ def side_by_side(folder: Path) -> str:
     return page.read_text(encoding="utf-8").partition("## Side by side\n")[2].partition("\n## ")[0].strip()
 
 
+def minutes(folder: Path) -> float:
+    """Return how long the pages of all studies took together on one core."""
+    told = (
+        re.search(r", (\d+) s of one core\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in folder.glob("*.md")
+    )
+    return sum(int(each[1]) for each in told if each) / 60
+
+
 def page(folder: Path) -> str:
     """Return the page that puts the paper's claims beside ours."""
     rows = [[what, said, holds(folder, study)] for what, said, study in CLAIMS]
@@ -136,7 +145,7 @@ def page(folder: Path) -> str:
                 "Every table and figure of *Efficient Estimation of Kernel Surrogate Models for Task "
                 "Attribution* as one runnable file of `experiments/paper`, ours beside the paper's. `make "
                 "paper` makes this page and those it links to again from [recorded runs](../api/datasets.md): "
-                "half an hour of processor time, shared by all cores. Runs "
+                f"{minutes(folder):.0f} minutes of one core, shared by all that there are. Runs "
                 "were made on one NVIDIA H200 where nothing else is said; each page names the command. "
                 f"Written {time.strftime('%Y-%m-%d')}.",
                 "## Side by side",

@@ -1,7 +1,7 @@
-"""Pages of studies that train models of their own: flatness, first-order errors, and CIFAR-10.
+"""Pages of studies that train models of their own: flatness and first-order errors.
 
-flatness.py, first_order.py and cifar10.py leave flatness.json, first_order.json and cifar10_speed.json in their folder.
-Put these into docs/results/paper, and the tables of runs into the recorded sets (``runs.py``); the pages are made by:
+flatness.py and first_order.py leave flatness.json and first_order.json in their folder. Put these into
+docs/results/paper; the pages are made by:
 
     python experiments/paper/elsewhere.py
 """
@@ -16,16 +16,11 @@ import numpy as np
 from common import (
     BLUE,
     GREEN,
-    METHODS,
     ORANGE,
     PAGES,
-    RBF,
-    TUNED_LINEAR,
     arguments,
-    compare,
     plt,
     plus_minus,
-    recorded,
     write,
 )
 from common import table as markdown
@@ -230,10 +225,12 @@ def what_is_linear(rows: list[dict]) -> str:
                 f"change: no better than predicting no change in {sum(row['of_change'] >= 1 for row in some)} of "
                 f"{len(some)}."
             )
-    if len(prompts) > 2:
-        by_size = sorted(prompts, key=lambda row: row["parameters"])
-        falls = by_size[-1]["of_outputs"] < by_size[0]["of_outputs"]
-        ends = " to ".join(f"{row['parameters'] / 1e6:.0f}" for row in (by_size[0], by_size[-1]))
+    if len({row["parameters"] for row in prompts}) > 1:
+        sizes = sorted({row["parameters"] for row in prompts})
+        first, *_, last = (
+            np.mean([row["of_outputs"] for row in prompts if row["parameters"] == size]) for size in sizes
+        )
+        falls, ends = last < first, " to ".join(f"{size / 1e6:.0f}" for size in (sizes[0], sizes[-1]))
         said.append(
             f"From {ends} million parameters it {'falls' if falls else 'does not fall'} with size, as it does in the "
             "paper from 7 to 34 billion."
@@ -241,30 +238,7 @@ def what_is_linear(rows: list[dict]) -> str:
     return " ".join(said)
 
 
-def cifar10(given, found: dict) -> None:
-    """Surrogates of the recorded runs of ResNet-9, and how fast these were made."""
-    sets = {name: runs for name, runs in recorded(given.quick).items() if "cifar" in name}
-    scores = {name: compare(runs, METHODS, given.quick) for name, runs in sets.items()}
-    rows = [[name, *map(plus_minus, each.lds), *map(plus_minus, each.residual_error)] for name, each in scores.items()]
-    gaps = ", ".join(
-        f"{name} {gap[0]:+.3f} ({gap[1]:+.3f} to {gap[2]:+.3f})"
-        for name, gap in ((name, each.difference(RBF, TUNED_LINEAR)) for name, each in scores.items())
-    )
-    speed = found["images_per_second"]
-    write(
-        given,
-        "cifar10",
-        "CIFAR-10 and ResNet-9",
-        "The gain in LDS of the paper's kernel over a tuned linear surrogate is "
-        f"{gaps or 'not measured: no recorded set'}.",
-        f"Runs of {found['epochs']:g} epochs (accuracy {found['accuracy']:.2f}), images per second: "
-        + ", ".join(f"{name} {value:,.0f}" for name, value in speed.items())
-        + ".",
-        markdown(["set", *(f"LDS: {m}" for m in METHODS), *(f"residual error: {m}" for m in METHODS)], rows),
-    )
-
-
-FILES = {"flatness.json": flatness, "first_order.json": first_order, "cifar10_speed.json": cifar10}
+FILES = {"flatness.json": flatness, "first_order.json": first_order}
 
 
 def main() -> None:
