@@ -4,7 +4,7 @@
 
 Every candidate of `fit` is cross-validated on 10, 20 and 40 runs of every table (arrays S, Y of ``*.npz`` in DIR, at
 most 6 targets), or with ``--recorded`` of every recorded set, and fitted to all of them. Up to 300 other subsets are
-predicted by averages whose weights are held-out squared errors to several powers; 0 is the plain average. Kernel ridge
+predicted by averages whose weights are held-out errors to several powers; 0 is the plain average. Kernel ridge
 on ranks and log weights, a rival, is tried as one more member. Written to benchmarks/results/weights.md, or
 weights_recorded.md.
 """
@@ -27,7 +27,7 @@ import pandas as pd
 import whence
 from surrogates import HERE, OnRanks
 from whence.surrogates.averaged import weights_by_error
-from whence.surrogates.crossvalidation import _score_squares, cross_validated, fitted, held_runs
+from whence.surrogates.crossvalidation import _error, _squares, cross_validated, fitted, held_runs
 from whence.surrogates.fit import CANDIDATES
 
 MOST_TARGETS, NEW, POWERS = 6, 300, (0.0, 1.0, 3.0, 6.0, 10.0, 20.0)
@@ -48,15 +48,15 @@ def split(table: whence.Outcomes, size: int, seed: int) -> dict[str, float]:
     order = np.random.default_rng((size, seed)).permutation(subset.max() + 1)
     train, new = (table.rows(np.isin(subset, some)) for some in (order[:size], order[size : size + NEW]))
     held = held_runs(train, "auto", seed=0)
-    guesses, squares = [], []
+    guesses, errors = [], []
     for name, member in MEMBERS.items():
         trial = cross_validated(name, partial(fitted, member), held)
-        squares.append(_score_squares(trial.predicted[None], held.table.values)[0].mean(0))
+        errors.append(_error(_squares(trial.predicted[None], held.table.values))[0])
         guesses.append(fitted(member, train).predict(new.subsets).reshape(len(new.subsets), -1))
     found = {name: whence.lds(guess, new).mean for name, guess in zip(MEMBERS, guesses, strict=True)}
     for label, n in (("", len(CANDIDATES)), (f" with {RIVAL}", len(MEMBERS))):
         for power in POWERS:
-            weights = weights_by_error(np.array(squares[:n]), np.full(n, 1 / n), power)
+            weights = weights_by_error(np.array(errors[:n]), np.full(n, 1 / n), power)
             guess = np.einsum("cnt,ct->nt", np.array(guesses[:n]), weights)
             found[f"power {power:g}{label}"] = whence.lds(guess, new).mean
     return found
@@ -90,7 +90,7 @@ def main() -> None:
         "",
         f"`{command}{' --recorded' * arguments.recorded}` on {platform.machine()}, {time.strftime('%Y-%m-%d')}: "
         f"{len(tables)} tables, {time.process_time() - began:.0f} s of the processor. Mean LDS over tables by the runs",
-        "learned from; averages by the power of held-out squared errors that weighs their members.",
+        "learned from; averages by the power of held-out errors that weighs their members.",
         "",
         scores.drop(columns="table").groupby("runs").mean().T.round(3).to_markdown(),
     ]

@@ -155,6 +155,21 @@ def test_a_subset_that_was_run_again_and_again_has_an_interval_of_its_noise():
     assert high - low < 0.4
 
 
+@pytest.mark.parametrize("maximize", [True, False])
+def test_an_interval_is_in_proportion_to_the_outcomes(maximize):
+    """Two of twelve runs are far off: their ranks say that anything may be, but that is of no use to anybody."""
+    rng = np.random.default_rng(0)
+    S = (rng.random((12, 8)) < 0.5).astype(float)
+    values = S @ rng.normal(size=8) + 0.1 * rng.normal(size=12) + 20 * rng.normal(size=12) * (np.arange(12) < 2)
+    model = whence.fit(whence.Outcomes(S, values if maximize else -values, maximize=maximize))
+    found = whence.select(model)
+    apart = np.ptp(values)
+    worse, better = (found.low, found.high) if maximize else (-found.high, -found.low)
+    expected = found.expected if maximize else -found.expected
+    np.testing.assert_allclose(worse, np.minimum(values.min(), expected) - 0.25 * apart)
+    np.testing.assert_allclose(better, expected + 3 * apart)
+
+
 def test_the_noise_is_that_of_replicates():
     S = np.array([[0.0, 1], [0, 1], [1, 0], [1, 1], [1, 1], [1, 1]])
     values = np.array([1.0, 3, 9, 0, 0, 3])

@@ -4,9 +4,9 @@ The prediction of a subset chosen as the best is partly chance, and it lies wher
 high turned out is known from the runs that were held out in cross-validation: their errors, as a curve over the height
 of the prediction, correct the prediction and say how wide its interval has to be. Where outcomes have a long tail on
 one side, the interval reaches further on that side. Where the highest predictions were too low, it reaches further on
-the better side: what grows ever faster is best where no run is. Where the subset itself was run, its own outcomes count
-for as much as their noise allows, and not for more; where replicates tell that noise, what other predictions came to
-counts less.
+the better side: what grows ever faster is best where no run is. Neither end is out of proportion to the range of the
+outcomes. Where the subset itself was run, its own outcomes count for as much as their noise allows, and not for more;
+where replicates tell that noise, what other predictions came to counts less.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ FEWEST_FREEDOM = 3
 # and an end never reaches further than so many times.
 TAIL, ALIKE_RUNS, FURTHEST = 0.05, 10, 4.0
 NORMAL_TAIL = float(ndtri(TAIL) / ndtri(0.25))
+# The worse end is at most this share of the range of outcomes worse than every run and than what is expected, and the
+# better end so many times that range better than what is expected. Beyond, an interval would say nothing more.
+WORSE_THAN_RUNS, BETTER_THAN_EXPECTED = 0.25, 3.0
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
 GUESSED_RUNS = 4
 
@@ -72,10 +75,22 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
         expected[t] += width * shift * others
         half_width[t] = width * stretch**others * _student(freedom)
         tails[t] **= others
-    within = model.outcomes.within_bounds
     low = expected - half_width * tails[:, 0] - np.where(up, 0.0, beyond)
     high = expected + half_width * tails[:, 1] + np.where(up, beyond, 0.0)
+    low, high = _in_proportion(expected, low, high, model.outcomes.values, up)
+    within = model.outcomes.within_bounds
     return within(expected), within(low), within(high)
+
+
+def _in_proportion(expected: Array, low: Array, high: Array, values: Array, up: Array) -> tuple[Array, Array]:
+    """Return the ends (T,) no further out than the range of the outcomes (n, T) allows; ``up``: higher is better."""
+    known = ~np.isnan(values)
+    least, most = values.min(0, initial=np.inf, where=known), values.max(0, initial=-np.inf, where=known)
+    apart = np.where(known.any(0), most - least, np.inf)
+    worse, better = WORSE_THAN_RUNS * apart, BETTER_THAN_EXPECTED * apart
+    lowest = np.where(up, np.minimum(least, expected) - worse, expected - better)
+    highest = np.where(up, expected + better, np.maximum(most, expected) + worse)
+    return np.maximum(low, lowest), np.minimum(high, highest)
 
 
 def _curve(errors: Array, heights: Array, shares: Array, mean_prior: float = MEAN_PRIOR) -> tuple[float, float, float]:
