@@ -26,8 +26,8 @@ import pandas as pd
 
 import whence
 from surrogates import HERE, OnRanks
-from whence.surrogates.averaged import weights_by_error
-from whence.surrogates.crossvalidation import _error, _squares, cross_validated, fitted, held_runs
+from whence.surrogates.averaged import OUTRIGHT, weights_by_error
+from whence.surrogates.crossvalidation import _errors, _squares, cross_validated, fitted, held_runs
 from whence.surrogates.fit import CANDIDATES
 
 MOST_TARGETS, NEW, POWERS = 6, 300, (0.0, 1.0, 3.0, 6.0, 10.0, 20.0)
@@ -51,7 +51,7 @@ def split(table: whence.Outcomes, size: int, seed: int) -> dict[str, float]:
     guesses, errors = [], []
     for name, member in MEMBERS.items():
         trial = cross_validated(name, partial(fitted, member), held)
-        errors.append(_error(_squares(trial.predicted[None], held.table.values))[0])
+        errors.append(_errors(_squares(trial.predicted[None], held.table.values), OUTRIGHT)[0])
         guesses.append(fitted(member, train).predict(new.subsets).reshape(len(new.subsets), -1))
     found = {name: whence.lds(guess, new).mean for name, guess in zip(MEMBERS, guesses, strict=True)}
     for label, n in (("", len(CANDIDATES)), (f" with {RIVAL}", len(MEMBERS))):

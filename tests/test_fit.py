@@ -80,13 +80,17 @@ def test_weights_are_powers_of_held_out_errors():
         np.testing.assert_allclose(weight, expected[name], rtol=1e-9)
 
 
-def test_a_task_that_moves_outcomes_from_one_heap_to_another_leaves_the_effects_of_others_alone():
-    """Ranks of two heaps have a gap that a smooth function smears over all tasks."""
-    rng = np.random.default_rng(1)
-    effects = np.array([5.0, *rng.normal(0, 0.1, 7)])
-    S = (rng.random((80, 8)) < 0.5).astype(float)
-    found = whence.attribute(fit(Outcomes(S, S @ effects + 0.1 * rng.normal(size=80))), "shapley")
-    np.testing.assert_allclose(found.scores[:, 0], effects, atol=0.15)
+def test_effects_of_small_tasks_are_right_where_one_task_dominates():
+    """Outcomes lie in two heaps: in ranks the gap between them is nothing, and the small effects become large ones."""
+    inside = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        S = rng.integers(0, 2, (80, 8)).astype(float)
+        effects = np.r_[5.0, 0.1 * rng.normal(size=7)]
+        found = whence.attribute(fit(Outcomes(S, S @ effects + 0.1 * rng.normal(size=80)))).to_frame()
+        found = found.set_index("task").loc[[f"task_{k}" for k in range(8)]]
+        inside.append((found["low"] <= effects) & (effects <= found["high"]))
+    assert np.mean(inside) > 0.8  # 0.35 where members are weighed by errors in ranks alone
 
 
 def test_the_average_is_that_of_its_members_fitted_to_all_runs():

@@ -27,6 +27,9 @@ SHARPNESS, RUNS = 5.0, 15
 TEMPER, FEW = 0.5, 20
 # A target's own errors count for this much, the mean over targets for the rest.
 OWN = 0.5
+# Errors in the outcome itself count for this much, those in its normal scores for the rest. Normal scores do not let
+# one run decide, but where outcomes lie in two heaps, they do not see what is lost in the gap between them.
+OUTRIGHT = 0.3
 # Members of less weight than this for every target are left out.
 LEAST_WEIGHT = 0.02
 

@@ -33,8 +33,6 @@ MANY_RUNS = 50
 PRIOR_RUNS = 8
 # With this many subsets, the spread of outcomes and the errors of held-out runs count alike for the width of intervals.
 SPREAD_SUBSETS = 8
-# How much errors in outcomes count beside those in their normal scores.
-OUTCOMES_SHARE = 0.3
 # What targets share is never more than this of what is said of them.
 MOST_SHARED = 0.5
 
@@ -112,20 +110,26 @@ def cross_validated(name: str, make: Callable[[Outcomes], Any], held: Held) -> T
 
 
 def averaged_trial(
-    name: str, trials: Sequence[Trial], prior: Array, power: Callable[[int], float], held: Held
+    name: str,
+    trials: Sequence[Trial],
+    prior: Array,
+    power: Callable[[int], float],
+    held: Held,
+    outright: float = 0.0,
 ) -> tuple[Trial, Array]:
     """Return the trial of the average of several candidates, and their weights (C, T).
 
-    Each fold is predicted with the weights that the other folds give; ``power`` says how sharply so many subsets weigh.
+    Each fold is predicted with the weights that the other folds give; ``power`` says how sharply so many subsets weigh,
+    and ``outright`` how much errors in the outcome itself count beside those in its normal scores.
     """
     predicted, std = np.empty((2, *held.table.values.shape))
     values, stds = np.stack([t.predicted for t in trials]), np.stack([t.std for t in trials])
     squares = _squares(values, held.table.values)
     subsets = np.unique(held.table.subsets, axis=0, return_inverse=True)[1].ravel()
     for out in held.masks:
-        others = weights_by_error(_error(squares[:, :, ~out]), prior, power(len(np.unique(subsets[~out]))))
+        others = weights_by_error(_errors(squares[:, :, ~out], outright), prior, power(len(np.unique(subsets[~out]))))
         predicted[out], std[out] = mixed(values[:, out], stds[:, out], others)
-    weights = weights_by_error(_error(squares), prior, power(len(np.unique(subsets))))
+    weights = weights_by_error(_errors(squares, outright), prior, power(len(np.unique(subsets))))
     return trial(name, held, predicted, std, sum(t.seconds for t in trials)), weights
 
 
@@ -180,21 +184,18 @@ def share_by_error(residual: Array, step: Array, subsets: NDArray[np.intp]) -> f
 
 
 def _squares(predicted: Array, values: Array) -> Array:
-    """Squared errors (2, C, n, T) of candidates: in normal scores of the outcomes, and relative to their variance."""
+    """Squared errors (2, C, n, T): in normal scores of the outcomes, and in shares of their variance."""
     scale, scores = RankScale.learn(values)
     variance = values.var(0)
-    relative = (predicted - values) ** 2 / np.where(variance > 0, variance, 1.0)
-    return np.stack([np.stack([(scale.score(each) - scores) ** 2 for each in predicted]), relative])
+    variance[variance == 0] = 1.0
+    in_scores = [(scale.score(each) - scores) ** 2 for each in predicted]
+    return np.array([in_scores, (predicted - values) ** 2 / variance])
 
 
-def _error(squares: Array) -> Array:
-    """What candidates are weighed by (C, T), from squared errors (2, C, n, T) of held-out runs.
-
-    Mostly those in scores, since heavy tails must not decide. They do not see how far off a prediction is that lies
-    between two heaps of outcomes, where a smooth function of ranks is easily wrong.
-    """
-    in_scores, in_outcomes = squares.mean(2)
-    return np.asarray(in_scores ** (1 - OUTCOMES_SHARE) * in_outcomes**OUTCOMES_SHARE)
+def _errors(squares: Array, outright: float) -> Array:
+    """The errors (C, T) of members: the weighted geometric mean of both kinds of mean squares."""
+    in_scores, in_outcome = squares.mean(2)
+    return np.asarray(in_scores ** (1 - outright) * in_outcome**outright)
 
 
 def trial(name: str, held: Held, predicted: Array, std: Array, seconds: float) -> Trial:

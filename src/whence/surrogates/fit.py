@@ -22,7 +22,14 @@ from whence.outcomes import Outcomes, distinct_rows, read_outcomes
 from whence.outcomes.sizes import refuse_extreme, refuse_too_large
 from whence.progress import track
 from whence.surrogates.additive import AdditiveSurrogate
-from whence.surrogates.averaged import AVERAGE, AveragedSurrogate, fitted_average, power, power_beside_estimates
+from whence.surrogates.averaged import (
+    AVERAGE,
+    OUTRIGHT,
+    AveragedSurrogate,
+    fitted_average,
+    power,
+    power_beside_estimates,
+)
 from whence.surrogates.combined import CombinedSurrogate
 from whence.surrogates.components import ComponentsSurrogate
 from whence.surrogates.crossvalidation import (
@@ -260,8 +267,10 @@ def _prior(members: Mapping[str, Any]) -> Array:
 
 
 def _averaged(name: str, members: Mapping[str, Any], trials: Mapping[str, Trial], held: Held) -> tuple[Trial, Array]:
-    sharpness = power_beside_estimates if ESTIMATES in members else power
-    return averaged_trial(name, [trials[member] for member in members], _prior(members), sharpness, held)
+    own = [trials[member] for member in members]
+    if ESTIMATES in members:
+        return averaged_trial(name, own, _prior(members), power_beside_estimates, held)
+    return averaged_trial(name, own, _prior(members), power, held, OUTRIGHT)
 
 
 def _fitted_unseen(candidate: Any, table: Outcomes) -> Any:
