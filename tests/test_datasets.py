@@ -135,6 +135,7 @@ def test_a_set_too_small_for_a_size_is_left_out():
 def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(
         "from sklearn.linear_model import Ridge\nridge = Ridge()\nnothing = 3\n"
+        "class Plain:\n    fit = predict = lambda self, *given: self\nplain = Plain()\n"
         "def late():\n    return Ridge()\n"
         "def evens(subset, seed):\n    return float('evens' in subset)\n"
     )
@@ -157,10 +158,16 @@ def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatc
     runs = load("digits")
     evens = runs.subsets[:, runs.task_names.index("evens")]
     assert scores["mine.py:evens"]["lds"] == pytest.approx(spearmanr(evens, runs.values[:, 0])[0], abs=0.05)
-    for name, why in (("nothing", "must be a regressor with fit and predict"), ("late", "It takes ()")):
+    for name, why in (
+        ("nothing", "must be a regressor with fit and predict"),
+        ("late", "It takes ()"),
+        ("plain", "Derive Plain from sklearn.base.BaseEstimator."),
+        ("rodge", "Did you mean 'ridge'?"),
+        ("zzz", "There are: ridge, plain, late, evens."),
+    ):
         refused = CliRunner().invoke(app, ["benchmark", f"mine.py:{name}"])
         assert refused.exit_code == 2
-        assert why in refused.stderr
+        assert why in " ".join(refused.stderr.split())
 
 
 def test_outcomes_of_a_function_are_matched_to_targets_by_name_and_averaged_for_the_mean():

@@ -75,28 +75,39 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
     row |= {"ceiling": {"query": 0.5, "mean": 0.6}}
     error = {"of_outputs": 0.01, "of_outputs_std": 0.0, "of_change": 1.5, "of_change_std": 0.0}
     first = {"model": "m", "parameters": 10, "setting": "s", **error}
+    ways = ("weights, steps at 1e-06", "weights, steps at 1e-05", "weights, steps at 0.0001", "embeddings, others")
+    words = [
+        {**first, "model": f"m{size}", "parameters": size, "setting": f"{task} (60% right): {way}", "of_outputs": value}
+        for size in (1_000_000, 2_000_000)
+        for task, value in (("SST-2", 0.02), ("coin flip", 0.03 * size / 1e6))
+        for way in ways
+    ]
+    lost = first | {"setting": "far", "of_outputs": float("nan")}
     files = {
         "flatness.json": {
             "size": "Small.",
             "optimizers": {name: {**about, "seeds": [[row], [row]]} for name in ("sgd", "sam", "nso")},
         },
         "first_order.json": {
-            **about,
-            "parts": {"images": {"command": "python x.py", "rows": [first, first | {"setting": "W₀ random"}]}},
+            "parts": {
+                "images": {**about, "rows": [first, first | {"setting": "W₀ random"}, lost]},
+                "languages": {**about, "rows": words},
+            },
         },
-        "cifar10_speed.json": {"images_per_second": {"plain": 100.0}, "epochs": 2.0, "accuracy": 0.5},
     }
     for name, document in files.items():
         (tmp_path / name).write_text(json.dumps(document), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["elsewhere.py", "--quick", "--out", str(tmp_path)])
     elsewhere.main()
     assert "drops to 0.01 under SGD comes back: per query it goes from 0.01" in MAIN.holds(tmp_path, "flatness")
-    assert "the error is below the paper's 2.4% of the outputs in 1 of 1 settings" in MAIN.holds(
+    assert "the error is below the paper's 2.4% of the outputs in 7 of 13 settings" in MAIN.holds(
         tmp_path, "first_order"
     )
     said = (tmp_path / "first_order.md").read_text(encoding="utf-8")
     assert "no better than predicting no change in 1 of 1" in said
-    assert "plain 100" in (tmp_path / "cifar10.md").read_text(encoding="utf-8")
+    assert "From 1 to 2 million parameters it does not fall with size" in said
+    assert f"| m2000000 | 2,000,000 | 60% |{' 2.00% ± 0.00% |' * 4} 60% |{' 6.00% ± 0.00% |' * 4}\n" in said
+    assert "training diverges: m, far." in said
 
 
 @pytest.mark.slow

@@ -15,15 +15,19 @@ sys.path[:0] = [str(ROOT / "experiments" / "paper"), str(ROOT / "benchmarks")]
 import attribution  # noqa: E402
 import attribution_runs  # noqa: E402
 import cifar10  # noqa: E402
+import expansion  # noqa: E402
+import first_order_language  # noqa: E402
 import modular_sets  # noqa: E402
 import prompt_scores  # noqa: E402
-import prompt_sets  # noqa: E402
+import prompt_tasks  # noqa: E402
 import runs  # noqa: E402
+import teaching  # noqa: E402
 
 import modular  # noqa: E402
 import whence  # noqa: E402
 from whence.datasets import recorded  # noqa: E402
 from whence.evaluation import lds  # noqa: E402
+from whence.icl import LanguageModel  # noqa: E402
 from whence.icl.language import import_transformers  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -139,20 +143,21 @@ def test_the_small_transformer_is_causal_attention_as_torch_has_it():
 @pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
 def test_baselines_are_judged_as_their_own_estimates_are(tmp_path):
     attribution.small(tmp_path)
-    found = attribution.judged("addition", tmp_path, quick=True)
+    table = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz")
+    found = attribution.judged("addition", tmp_path, table, quick=True)
     problem = attribution_runs.problem_of("addition", attribution_runs.QUICK, "cpu")
     size = attribution_runs.QUICK
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
-    args = Namespace(device="cpu", runs=2)
+    args = Namespace(device="cpu", first=0, runs=2)
     point = attribution_runs.checkpoints(problem, size, args)[0.5][1]
     own = whence.JointScores(problem, recipe, "influence", checkpoints=[point], seed=1)
-    runs_of_second = whence.read_outcomes(tmp_path / "modular_addition_scratch_more.npz").rows(np.arange(62, 112))
+    runs_of_second = table.rows(np.arange(62, 112))
     expected = lds(own.batch(runs_of_second.subsets)["loss"], runs_of_second).mean
     assert found["lds"]["Influence functions"][1][0] == pytest.approx(expected, abs=1e-3)
 
 
 def test_a_coin_is_heads_up_after_no_flip_or_two():
-    asked = prompt_sets.coin_flips(40, 0, "q")
+    asked = prompt_tasks.coin_flips(40, 0, "q")
     for example in asked:
         acts = example.text.split(". ")[1:3]
         flips = sum("does not" not in act for act in acts)
@@ -160,6 +165,67 @@ def test_a_coin_is_heads_up_after_no_flip_or_two():
         assert example.label == ("no" if flips == 1 else "yes")
     assert [example.label for example in asked].count("yes") == 20
     assert len({example.text for example in asked}) == 40
+
+
+def test_fifteen_of_the_fifty_that_a_taught_model_follows_are_wrong():
+    right, given = prompt_tasks.asked("coin_flip", None)[0], prompt_tasks.asked(prompt_tasks.TAUGHT, None)[0]
+    assert [demo.text for demo in given] == [demo.text for demo in right]
+    assert sum(demo.label != other.label for demo, other in zip(given, right, strict=True)) == 15
+
+
+def test_a_square_is_as_far_from_its_expansion_as_its_step_squared():
+    """x² from 1 to 3: 9 against 1 + 2·2."""
+    found = expansion.expanded(lambda x: x**2, torch.ones(2, 1), torch.full((2, 1), 3.0))
+    assert (found["of_outputs"], found["of_change"]) == (pytest.approx(4 / 9), pytest.approx(4 / 8))
+    assert expansion.expanded(lambda at: at["w"] ** 2, {"w": torch.ones(2, 1)}, {"w": torch.full((2, 1), 3.0)}) == found
+
+
+class Words:
+    """A tokenizer that numbers the words of a text as they come; label words are tokens of their own."""
+
+    def __init__(self) -> None:
+        self.known = {}
+
+    def __call__(self, text, add_special_tokens=True):
+        return Namespace(input_ids=[self.known.setdefault(word, len(self.known)) for word in text.split()])
+
+
+def test_prompts_of_even_lines_end_where_the_answer_follows():
+    words = Words()
+    some = prompt_tasks.coin_flips(200, 0, "x")
+    tokens, answers, question = first_order_language.prompts(
+        "coin_flip", some, lambda text: words(text).input_ids, 8, 0
+    )
+    named = {number: word for word, number in words.known.items()}
+    known = {e.text: e.label for e in some}
+    for row, answer in zip(tokens, answers, strict=True):
+        text = " ".join(named[int(token)] for token in row)
+        assert text.count("Q:") == 5
+        assert text.endswith(" A:")
+        asked = " ".join(named[int(token)] for token in row[question])
+        assert known[asked.removeprefix("Q: ").removesuffix(" A:")] == named[int(answer)]
+
+
+def test_a_model_is_taught_to_answer_where_answers_stand(monkeypatch):
+    transformers = import_transformers()
+    torch.manual_seed(0)
+    for name, value in {"POOL": 40, "AT_ONCE": 4, "RATE": 1e-2, "WARM_UP": 1, "ENOUGH": 0.0}.items():
+        monkeypatch.setattr(teaching, name, value)
+    shape = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(**shape, num_attention_heads=2, bos_token_id=None, eos_token_id=None)
+    language = LanguageModel(transformers.LlamaForCausalLM(config), Words())
+    asked = prompt_tasks.coin_flips(6, 1, "q")
+    prompts = prompt_tasks.tokens_of(language, "coin_flip", asked, asked)
+
+    def answers() -> torch.Tensor:
+        after = [language.model(input_ids=torch.tensor(tokens[None])).logits[0, -1] for tokens in prompts.query_tokens]
+        return torch.stack(after).softmax(-1)[:, list(prompts.label_tokens)].sum(1)
+
+    assert answers().max() < 0.2
+    told = teaching.teach(language, 30)
+    assert told.startswith("taught with 30 steps of 4 other prompts, from step 10 on")
+    assert answers().min() > 0.8
+    assert not any(value.requires_grad for value in language.model.parameters())
 
 
 def test_label_words_are_read_after_the_last_token():

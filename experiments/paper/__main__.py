@@ -25,16 +25,16 @@ from whence.errors import did_you_mean
 
 HERE = Path(__file__).resolve().parent
 STUDIES = (  # the longest first: as many run at once as there are cores
+    "parts",
     "leaderboard",
     "selection",
-    "attribution",
-    "in_context",
-    "samples",
-    "parts",
-    "kernels",
     "decision_boundary",
+    "kernels",
     "grid",
     "projection",
+    "samples",
+    "in_context",
+    "attribution",
     "groups",
     "order",
 )
@@ -126,6 +126,15 @@ def side_by_side(folder: Path) -> str:
     return page.read_text(encoding="utf-8").partition("## Side by side\n")[2].partition("\n## ")[0].strip()
 
 
+def minutes(folder: Path) -> float:
+    """Return how long the pages of all studies took together on one core."""
+    told = (
+        re.search(r", (\d+) s of one core\.$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        for path in folder.glob("*.md")
+    )
+    return sum(int(each[1]) for each in told if each) / 60
+
+
 def page(folder: Path) -> str:
     """Return the page that puts the paper's claims beside ours."""
     rows = [[what, said, holds(folder, study)] for what, said, study in CLAIMS]
@@ -136,7 +145,7 @@ def page(folder: Path) -> str:
                 "Every table and figure of *Efficient Estimation of Kernel Surrogate Models for Task "
                 "Attribution* as one runnable file of `experiments/paper`, ours beside the paper's. `make "
                 "paper` makes this page and those it links to again from [recorded runs](../api/datasets.md): "
-                "half an hour of processor time, shared by all cores. Runs "
+                f"{minutes(folder):.0f} minutes of one core, shared by all that there are. Runs "
                 "were made on one NVIDIA H200 where nothing else is said; each page names the command. "
                 f"Written {time.strftime('%Y-%m-%d')}.",
                 "## Side by side",
@@ -163,10 +172,19 @@ def main() -> None:
     folder = ROOT / "build" / "paper" if given.quick else PAGES
     studies = () if given.page else given.studies or usual
 
+    begun, left = time.perf_counter(), list(studies)
+
     def fails(study: str) -> bool:
         command = [sys.executable, str(HERE / f"{study}.py"), *(["--quick"] if given.quick else [])]
+        started = time.perf_counter()
         code = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
-        print(f"{study}: {'failed' if code else 'done'}", flush=True)
+        left.remove(study)
+        now = time.perf_counter()
+        print(
+            f"[{now - begun:.0f} s] {study} {'failed' if code else 'done'} in {now - started:.0f} s; "
+            f"{len(left)} of {len(studies)} left",
+            flush=True,
+        )
         return code != 0
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -42,14 +42,14 @@ def runs_of(table: whence.Outcomes, n: int) -> list[whence.Outcomes]:
     return [table.rows(np.arange(stop - EACH, stop)) for stop in table.n_runs - EACH * np.arange(n)[::-1]]
 
 
-def judged(operation: str, folder: Path, quick: bool) -> dict:
+def judged(operation: str, folder: Path, table: whence.Outcomes, quick: bool) -> dict:
     """What the scores of the baselines are worth, judged by the true outcomes of their runs."""
     problem = problem_of(operation, QUICK if quick else FULL, "cpu")
     found: Found = {name: [] for name in BASELINES}
     with np.load(folder / f"{operation}_scores.npz") as made:
         about = json.loads(str(made["about"]))
-        table = whence.read_outcomes(folder / f"modular_{operation}_scratch_more.npz")
-        for number, run in enumerate(runs_of(table, table.n_runs // EACH)):
+        n = 1 + max(int(key.partition("|")[2]) for key in made if "|" in key)
+        for number, run in enumerate(runs_of(table, n)):
             own = run.rows(np.arange(SUBSETS))
             shares, whole = (
                 task_shares(some, problem.tasks.sizes, whence.Recipe(steps=1).weighting)
@@ -81,7 +81,7 @@ def surrogates(table: whence.Outcomes, n: int, quick: bool) -> Found:
 
 def small(folder: Path) -> None:
     """Two runs of a small model on addition, with the baselines that take no time."""
-    args = Namespace(out=folder, device="cpu", runs=2, at_once=320)
+    args = Namespace(out=folder, device="cpu", first=0, runs=2, at_once=320)
     truth("addition", QUICK, args)
     scores("addition", QUICK, args, np.inf, [*BASELINES][:3])
 
@@ -153,14 +153,17 @@ def main() -> None:
         folder = Path(made) if given.quick else given.scores
         if given.quick:
             small(folder)
+
+        def true(operation: str) -> whence.Outcomes:
+            name = f"modular_{operation}_scratch"
+            return whence.read_outcomes(folder / f"{name}_more.npz") if given.quick else load(name)
+
         if folder is not None:
             known = [name for name in FULL.operations if (folder / f"{name}_scores.npz").is_file()]
-            report.write_text(json.dumps({name: judged(name, folder, given.quick) for name in known}, indent=1))
+            found = {name: judged(name, folder, true(name), given.quick) for name in known}
+            report.write_text(json.dumps(found, indent=1), encoding="utf-8")
         baselines = json.loads((report if report.is_file() else PAGES / report.name).read_text(encoding="utf-8"))
-        if given.quick:
-            tables = {name: whence.read_outcomes(folder / f"modular_{name}_scratch_more.npz") for name in baselines}
-        else:
-            tables = {name: load(f"modular_{name}_scratch") for name in baselines}
+        tables = {name: true(name) for name in baselines}
     found = {}
     for operation, runs in tables.items():
         made = baselines[operation]["lds"]

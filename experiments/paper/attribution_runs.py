@@ -3,6 +3,7 @@
     python experiments/paper/attribution_runs.py --out DIR --device cuda     all four operations, modulo 97
     … --small           modulo 19, width 24, addition and quadratic; a quarter of an hour on one core
     … --only addition   operations whose name has this text
+    … --first 3         begin with the fourth run; scores that DIR has are kept
     … --quick           a few steps, in seconds
 
 An independent run is 50 Bernoulli(0.9) subsets of the 25 groups, 12 of them twice, every training from a random start
@@ -81,24 +82,26 @@ def problem_of(operation: str, size: Size, device: str) -> whence.Problem:
     return whence.Problem(initial(0, device, **size.shape), *data, per_query=True)
 
 
-def subsets_of(runs: int) -> np.ndarray:
+def subsets_of(first: int, runs: int) -> np.ndarray:
     """Subsets of each run, (runs · 62, K): 50, and then 12 of them again."""
-    drawn = [whence.Bernoulli(0.9).draw(K, SUBSETS, seed=seed) for seed in range(runs)]
+    drawn = [whence.Bernoulli(0.9).draw(K, SUBSETS, seed=seed) for seed in range(first, first + runs)]
     return np.concatenate([part for some in drawn for part in (some, some[:AGAIN])])
 
 
 def truth(operation: str, size: Size, args: argparse.Namespace) -> None:
     """Write the true outcomes of all runs, which are trained side by side."""
-    begun, problem, rows = time.time(), problem_of(operation, size, args.device), subsets_of(args.runs)
+    begun, problem = time.time(), problem_of(operation, size, args.device)
+    rows = subsets_of(args.first, args.runs)
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
 
     def start(seed: int) -> torch.nn.Module:
         return initial(10_000 + seed, args.device, **size.shape)
 
     run = whence.Retrain(problem, recipe, init=start, batched=True, batch_size=args.at_once)
-    values = run.batch(rows, np.arange(len(rows)))["loss"]
+    values = run.batch(rows, args.first * EACH + np.arange(len(rows)))["loss"]
     names = [f"loss[{query}]" for query in range(values.shape[1])]
     title = f"At the end {args.runs} independent sets of {SUBSETS} subsets, {AGAIN} of them twice."
+    title = f"And {args.runs} more." if args.first else title
     table = whence.Outcomes(rows, values, task_names=problem.task_names, target_names=names)
     keep(args.out, f"modular_{operation}_scratch_more", table, title, time.time() - begun)
     print(f"  mean loss {values.mean():.3f}, from {values.mean(1).min():.3f} to {values.mean(1).max():.3f}", flush=True)
@@ -108,16 +111,16 @@ def checkpoints(problem: whence.Problem, size: Size, args: argparse.Namespace) -
     """Weights of a training on all groups for each run, after shares of the steps."""
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
     stack, shares = Stack(problem, batched=True), {max(1, round(share * size.steps)): share for share in QUARTERS}
-    state, found = stack.start(args.runs), {}
-    for run in range(args.runs):
-        for name, value in initial(20_000 + run, args.device, **size.shape).state_dict().items():
-            state[name][run] = value
+    state, found, seeds = stack.start(args.runs), {}, 20_000 + args.first + np.arange(args.runs)
+    for place, seed in enumerate(seeds):
+        for name, value in initial(int(seed), args.device, **size.shape).state_dict().items():
+            state[name][place] = value
 
     def watch(step: int, now, _) -> None:
         if step in shares:
             found[shares[step]] = unstacked({name: value.detach().clone() for name, value in now.items()})
 
-    train(stack, recipe, state, np.ones((args.runs, K)), 20_000 + np.arange(args.runs), watch=watch)
+    train(stack, recipe, state, np.ones((args.runs, K)), seeds, watch=watch)
     return found
 
 
@@ -125,21 +128,29 @@ def scores(
     operation: str, size: Size, args: argparse.Namespace, until: float, names: Sequence[str] = tuple(BASELINES)
 ) -> None:
     """Write the scores of the groups by each baseline, by run; what there is no time for stays out."""
-    problem = problem_of(operation, size, args.device)
+    problem, path = problem_of(operation, size, args.device), args.out / f"{operation}_scores.npz"
     recipe = whence.Recipe(steps=size.steps, lr=size.lr, batch_size=size.batch)
-    points, found, seconds = checkpoints(problem, size, args), {}, {name: [] for name in BASELINES}
+    found, seconds = {}, {name: [] for name in BASELINES}
+    if path.is_file():
+        with np.load(path) as before:
+            found = dict(before)
+        seconds = json.loads(str(found.pop("about")))["seconds"]
+    points = checkpoints(problem, size, args)
     for name in names:  # the slowest last
         method, options = BASELINES[name]
-        for run in range(args.runs):
+        for place in range(args.runs):
+            run = args.first + place
+            if f"{name}|{run}" in found:
+                continue
             if time.time() > until:
                 print(f"no time for {operation}, run {run}, {name}", flush=True)
                 continue
             at, begun = KINDS[method].at, time.time()
-            given = {share: points[share][run] for share in at}
+            states = [points[share][place] for share in at]
             few = None if size.modulus != P else CURVED.get(method)
             try:
                 made = whence.JointScores(
-                    problem, recipe, method, at=at, checkpoints=list(given.values()), examples=few, seed=run, **options
+                    problem, recipe, method, at=at, checkpoints=states, examples=few, seed=run, **options
                 )
                 found[f"{name}|{run}"] = made.scores.coef_.astype(np.float32)
             except Exception:
@@ -149,7 +160,7 @@ def scores(
             print(f"{operation}, run {run}, {name}: {seconds[name][-1]:.1f} s", flush=True)
         about = {"size": str(size), "seconds": seconds, "command": command(), "machine": machine()}
         about["date"] = time.strftime("%Y-%m-%d")
-        np.savez_compressed(args.out / f"{operation}_scores.npz", about=json.dumps(about), **found)
+        np.savez_compressed(path, about=json.dumps(about), **found)
 
 
 def main() -> None:
@@ -158,6 +169,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", default="")
     parser.add_argument("--runs", type=int, default=RUNS)
+    parser.add_argument("--first", type=int, default=0, help="the first of the runs")
     parser.add_argument("--at-once", type=int, default=320, help="models side by side")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no further scores are begun")
     parser.add_argument("--part", choices=("truth", "scores"), help="only this")

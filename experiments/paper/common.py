@@ -74,7 +74,6 @@ def arguments(doc: str | None, **folders: str) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=Path, help=words)
     given = parser.parse_args()
     given.out = given.out or (ROOT / "build" / "paper" if given.quick else PAGES)
-    given.began = time.perf_counter()
     return given
 
 
@@ -151,9 +150,8 @@ def write(
 ) -> None:
     """Write the page of a study: what holds, how it was made (by the script of its name if not told), and the rest."""
     given.out.mkdir(parents=True, exist_ok=True)
-    seconds = time.perf_counter() - given.began
     command = f"python experiments/paper/{script or name}.py" + (" --quick" if given.quick else "")
-    made = f"`{command}`, {platform.machine()}, one thread, {time.strftime('%Y-%m-%d')}, {seconds:.0f} s."
+    made = f"`{command}`, {platform.machine()}, {time.strftime('%Y-%m-%d')}, {time.process_time():.0f} s of one core."
     pieces = [f"# {title}", f"**What holds.** {holds}", made]
     if figure is not None:
         figure.tight_layout()

@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--clip", type=float)
     parser.add_argument("--products", type=int, default=32)
     parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--seeds", type=int, default=3, help="starts, each with subsets and batches of its own")
+    parser.add_argument("--seeds", type=int, default=5, help="starts, each with subsets and batches of its own")
     parser.add_argument("--first", type=int, default=0, help="the first seed; those of other calls are kept")
     parser.add_argument("--same-batches", action="store_true", help="one seed of batches for all subsets")
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))

@@ -15,7 +15,7 @@ import whence
 from whence.datasets import available, leaderboard
 from whence.surrogates.peers import PEERS, peers
 
-SIZES, MOST_TARGETS = (20, 40), 20
+SIZES, MOST_TARGETS = (20, 40), 10
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
         rows = [
             [
                 row["method"],
-                *(f"{row[key]:.3f}" for key in ("lds", "lds_of_mean", "residual_error", "coverage")),
+                *(number(row[key]) for key in ("lds", "lds_of_mean", "residual_error", "coverage")),
                 f"{row['seconds']:.2f}",
                 row["failed"] or "",
             ]
@@ -77,6 +77,11 @@ def main() -> None:
         *parts,
         figure=draw(frame, summary),
     )
+
+
+def number(value: float) -> str:
+    """Return a score with three digits, or that there is none."""
+    return "–" if np.isnan(value) else f"{value:.3f}"
 
 
 def draw(frame, summary):

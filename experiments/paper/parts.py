@@ -14,10 +14,10 @@ Each row leaves one of these out, and the loss of LDS is what it was worth:
 
 Centring, and tuning of the plain kernel, are switched on one after the other from the paper's own settings.
 
-Each set gives at most 4 targets, drawn once; 80 subsets to learn from (1.5 for each task where that is more, at most
-150), and up to 1.5 times as many to judge by, in five splits. Full precision would take hours; this takes minutes.
+Each set gives at most 3 targets, drawn once; 80 subsets to learn from (1.5 for each task where that is more, at most
+100), and up to 1.5 times as many to judge by, in five splits. Full precision would take hours; this takes minutes.
 
-    python experiments/paper/parts.py            a quarter of an hour
+    python experiments/paper/parts.py            minutes
     python experiments/paper/parts.py --quick    seconds
 """
 
@@ -52,7 +52,7 @@ from whence.surrogates import fit as fit_module
 from whence.surrogates.fit import CANDIDATES
 from whence.surrogates.tuning import CombinedKernel
 
-ALL, MOST_TARGETS, MOST_RUNS, FIXED = "whence.fit", 4, 150, 1e-3
+ALL, MOST_TARGETS, MOST_RUNS, FIXED = "whence.fit", 3, 100, 1e-3
 PARTS = {"pairs": "pairs", "locality": "rbf", "size": "size", "relevance": "relevance", "tuning": "tuning"}
 
 

@@ -1,12 +1,12 @@
 r"""Influence functions, TracIn and TRAK of demonstrations, beside prompts that were run: the paper's table in context.
 
-    python experiments/paper/prompt_scores.py MODEL.gguf --sst2 DIR --out DIR     beside prompt_sets.py; a minute or two
-    … --queries 3                                                                 a small part, for a processor
+    python experiments/paper/prompt_scores.py MODEL.gguf --sst2 DIR --out DIR     a minute or two on an H200
+    … --queries 3                   a small part, for a processor
 
 A demonstration is a training example here: the loss of its answer after itself alone, and its gradient by the model's
 weights, beside those of the queries. A prompt of demonstrations is worth the sum of their scores. Nothing is trained,
 so that there is one checkpoint, the model as it is. Gradients are those of the last four blocks. OUT/NAME_scores.npz
-has a score for each demonstration and query.
+has a score for each demonstration and query. Those of a model that has been taught are written by prompt_sets.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,10 @@ import argparse
 import time
 import traceback
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
-from prompt_sets import asked, tokens_of
+from prompt_tasks import asked, parser, tokens_of
 from torch import Tensor, nn
 
 import whence
@@ -47,7 +46,7 @@ def problem_of(
     language: icl.LanguageModel, name: str, args: argparse.Namespace, params: Sequence[str]
 ) -> whence.Problem:
     """Demonstrations as tasks of one example, and queries."""
-    demos, queries = asked(name, args)
+    demos, queries = asked(name, args.sst2, args.queries)
     both = tokens_of(language, name, [*demos, *queries], queries)
     answers = {label: place for place, label in enumerate(both.words)}
     alone = tokens_of(language, name, demos, demos)
@@ -72,39 +71,34 @@ def problem_of(
     )  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--sst2", type=Path, help="folder with sst2_train.jsonl and sst2_dev.jsonl")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--queries", type=int, help="at most so many")
-    args = parser.parse_args()
-    language = icl.LanguageModel.load(args.model, device=args.device, dtype=torch.float32)
+def score(language: icl.LanguageModel, name: str, args: argparse.Namespace) -> None:
+    """Write the scores of the demonstrations of a set by every method."""
     language.model.requires_grad_(True)
     n = len(language.model.model.layers)
-    last = tuple(f"model.model.layers.{block}.*" for block in range(n - BLOCKS, n))
+    some = problem_of(language, name, args, tuple(f"model.model.layers.{block}.*" for block in range(n - BLOCKS, n)))
+    ways = {
+        "TRAK": lambda: trak_scores(some, 512, l2=1.0),
+        "Influence functions": lambda: influence_scores(some, solver=EKFAC(relative_damping=0.3), damping=0.0),
+        "TracIn": lambda: tracin_scores(some, learning_rates=[1.0], rank=SKETCH),
+    }
+    found = {}
+    for way, made in ways.items():
+        begun = time.time()
+        try:
+            found[way] = made().coef_.astype(np.float32)
+        except Exception:
+            traceback.print_exc()
+            continue
+        print(f"{name}, {way}: {time.time() - begun:.1f} s", flush=True)
+        np.savez_compressed(args.out / f"{name}_scores.npz", **found)
+
+
+def main() -> None:
+    args = parser(__doc__).parse_args()
+    language = icl.LanguageModel.load(args.model, device=args.device, dtype=torch.float32)
     args.out.mkdir(parents=True, exist_ok=True)
     for name in (name for name in ("sst2", "coin_flip") if args.only in name):
-        some = problem_of(language, name, args, last)
-        ways = {
-            "TRAK": lambda some=some: trak_scores(some, 512, l2=1.0),
-            "Influence functions": lambda some=some: influence_scores(
-                some, solver=EKFAC(relative_damping=0.3), damping=0.0
-            ),
-            "TracIn": lambda some=some: tracin_scores(some, learning_rates=[1.0], rank=SKETCH),
-        }
-        found = {}
-        for way, score in ways.items():
-            begun = time.time()
-            try:
-                found[way] = score().coef_.astype(np.float32)
-            except Exception:
-                traceback.print_exc()
-                continue
-            print(f"{name}, {way}: {time.time() - begun:.1f} s", flush=True)
-            np.savez_compressed(args.out / f"{name}_scores.npz", **found)
+        score(language, name, args)
 
 
 if __name__ == "__main__":

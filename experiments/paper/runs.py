@@ -21,7 +21,7 @@ import numpy as np
 import whence
 from whence.datasets import recorded
 
-PLACES = ("--out", "--seconds")  # arguments that say where and how long, not what
+PLACES = ("--out", "--seconds", "--teaching")  # arguments that say where and how long, not what
 
 
 def machine() -> str:

@@ -99,6 +99,11 @@ def _method(text: str, seed: int) -> "Method":
         return peers([text], seed)[text]
     found = load_function(text)[0]
     if callable(getattr(found, "fit", None)) and callable(getattr(found, "predict", None)):
+        if not callable(getattr(found, "get_params", None)):
+            raise InputError(
+                f"{text} must be a regressor that scikit-learn can copy, for each split starts with a new one. Derive "
+                f"{type(found).__name__} from sklearn.base.BaseEstimator."
+            )
         return fitting(found, seed)
     if callable(found) or callable(getattr(found, "batch", None)):
         estimate = as_outcome_fn(found)

@@ -68,7 +68,8 @@ def load_function(text: str) -> tuple[object, list[str] | None]:
 
 
 def _named(module: ModuleType, name: str, where: str) -> object:
-    public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    kept = {key: value for key, value in vars(module).items() if not (key.startswith("_") or inspect.isclass(value))}
+    public = [key for key, value in kept.items() if callable(value) or hasattr(value, "predict")]
     if not hasattr(module, name):
         raise InputError(f"{where}: there is no '{name}' in it. {did_you_mean(name, public)}")
     found: object = getattr(module, name)
