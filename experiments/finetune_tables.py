@@ -33,7 +33,8 @@ JUDGED, SPLITS = 30, 4
 EVERY = 6  # queries, of which one is used to compare merged weights of fewer subsets
 ASKED, MERGED = 40, 100  # queries, and subsets of merged weights, by which what to fuse is compared
 FUSED = (
-    ("trak",), ("trak", "merged_weights"), ("merged_weights",), ("points",), ("trak", "points"), ("points", "merged_weights"),
+    ("trak",), ("trak", "merged_weights"), ("merged_weights",), ("points",), ("trak", "points"),
+    ("points", "merged_weights"),
 )  # fmt: skip
 MIXES = {
     "trak + influence": ("trak", "influence"),
