@@ -133,9 +133,8 @@ class JointRun:
 
     def _forget(self, seed: int) -> None:
         """Delete the points of a run that has learned nothing: with another recipe, the folder can be used again."""
-        made = self._made.pop(seed)
         if self.folder:
-            self.folder.delete(_name(step, seed) for step in made)
+            self.folder.delete(_name(step, seed) for step in self._made[seed])
             del self.folder
 
     @cached_property

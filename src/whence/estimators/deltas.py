@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,7 +185,8 @@ class DeltaFolder:
             self.file(name).unlink(missing_ok=True)
         if not any(self.path.glob("*.safetensors")):
             (self.path / "manifest.json").unlink(missing_ok=True)
-            self.path.rmdir()
+            with suppress(OSError):  # hidden files, which do not count
+                self.path.rmdir()
 
 
 def checksum(delta: Delta) -> str:
