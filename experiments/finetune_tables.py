@@ -4,6 +4,7 @@
     python experiments/finetune_tables.py reviews_large arithmetic_large         with adapters in all blocks
     python experiments/finetune_tables.py --merged reviews_large                 merged weights of fewer subsets
     python experiments/finetune_tables.py --alone reviews_large                  every rung alone
+    python experiments/finetune_tables.py --mixed reviews_large                  what to fuse, at whole prices
     python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
 It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
@@ -30,6 +31,11 @@ RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "
 TRUE_RUNS = (5, 10, 20, 40)
 JUDGED, SPLITS = 30, 4
 EVERY = 6  # queries, of which one is used to compare merged weights of fewer subsets
+ASKED, MERGED = 40, 100  # queries, and subsets of merged weights, by which what to fuse is compared
+FUSED = (
+    ("trak",), ("trak", "merged_weights"), ("merged_weights",), ("points",), ("trak", "points"),
+    ("points", "merged_weights"),
+)  # fmt: skip
 MIXES = {
     "trak + influence": ("trak", "influence"),
     "trak + merged": ("trak", "merged_outputs"),
@@ -52,6 +58,7 @@ def main() -> None:
     parser.add_argument("families", nargs="*")
     parser.add_argument("--merged", nargs="*", default=[], help="families")
     parser.add_argument("--alone", nargs="*", default=[], help="families")
+    parser.add_argument("--mixed", nargs="*", default=[], help="families")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore", whence.DataWarning)
@@ -63,6 +70,8 @@ def main() -> None:
         print(f"## {family}, merged by weights\n\n{Recorded(family, score=False).merged()}", flush=True)
     for family in given.alone:
         print(f"## {family}, every rung alone\n\n{Recorded(family, score=False).alone()}", flush=True)
+    for family in given.mixed:
+        print(f"## {family}, fused\n\n{Recorded(family, score=False).mixed()}", flush=True)
     if given.picture:
         files = {family: RECORDED / f"{family}_scores.json" for family in ("reviews", "arithmetic")}
         picture({name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}, given.picture)
@@ -155,6 +164,27 @@ class Recorded:
                 f"| {', '.join(named)}{of} | {price:.1f} | {spread(scores['each query'])} | "
                 f"{spread(scores['mean loss'])} |"
             )
+        return "\n".join(lines)
+
+    def mixed(self) -> str:
+        """Scores of what a budget may be spent on, some rungs and true runs, and whole prices; of some queries."""
+        self.every = self.truth.n_targets // ASKED
+        passes, queries, less = self.prices["true run"][0], self.truth.n_targets, 0.0
+        if (whole := self.estimates.get("merged_weights")) is not None:
+            some = np.random.default_rng(0).permutation(whole.n_runs)[:MERGED]
+            self.estimates["merged_weights"] = whole.rows(np.sort(some))
+            less = (whole.n_runs - len(some)) * queries / passes
+        lines = ["| | total price (passes) | each query | mean loss |", "|---|---|---|---|"]
+        for parts in (parts for parts in FUSED if set(parts) <= set(self.estimates)):
+            own = sum(self.prices[part][0] for part in parts) - less * ("merged_weights" in parts)
+            shared = self.prices["joint run"][0] * ({"trak", "points"} <= set(parts))
+            for n in TRUE_RUNS[:2]:
+                scores = self._score(parts, n)
+                named = ", ".join([*(NAMES[part] for part in parts), f"{n} true runs"])
+                lines.append(
+                    f"| {named} | {n + own - shared:.1f} | {spread(scores['each query'])} | "
+                    f"{spread(scores['mean loss'])} |"
+                )
         return "\n".join(lines)
 
     def _thinned(self, runs: whence.Outcomes) -> whence.Outcomes:

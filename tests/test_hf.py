@@ -11,9 +11,9 @@ from torch.nn.functional import cross_entropy
 import whence
 from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
 from whence.errors import InputError
-from whence.hf import adapt, adapters, load, mixing, plan_of, prepare, sources_of
+from whence.hf import adapt, adapters, load, mixing, plan_of, prepare, sources_of, spending
 from whence.hf.completions import Completions, TokenLoss
-from whence.hf.mixing import MERGED, SCORES
+from whence.hf.spending import GRADEX, MERGED, SCORES
 from whence.models.stack import Stack
 
 SUBSETS = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
@@ -211,15 +211,40 @@ def test_memory_that_runs_out_costs_no_step(monkeypatch):
 
 def test_a_budget_buys_estimates_with_at_most_half_of_it():
     problem, recipe = tiny_problem(n_tasks=4), whence.Recipe(steps=50, lr=0.01, batch_size=8)
-    plans = {budget: plan_of(problem, recipe, budget) for budget in (3, 4, 20)}
-    assert set(plans[20].prices) == {SCORES, MERGED}
+    plans = {budget: plan_of(problem, recipe, budget) for budget in (3, 3.7, 4, 5, 20)}
+    assert set(plans[20].prices) == {GRADEX}
+    assert set(plans[3.7].prices) == {SCORES}  # for which GradEx is too expensive
+    assert plans[3].prices == {}
     for budget, plan in plans.items():
         assert sum(plan.prices.values()) <= budget / 2
         assert plan.n_true >= 3
-        assert plan.total <= max(budget, 3 + sum(plan.prices.values()))
-    assert set(plans[3].prices) < {SCORES, MERGED} or sum(plans[3].prices.values()) <= 1.5
+        assert plan.total <= budget
+        assert plan.total > budget - 1 or plan.n_true == 15  # all subsets
     with pytest.raises(InputError, match="'budget' parameter of finetune must be at least 3"):
         plan_of(problem, recipe, 2)
+
+
+def test_a_plan_leaves_out_what_a_model_has_no_gradients_for(monkeypatch):
+    problem, recipe = tiny_problem(n_tasks=4), whence.Recipe(steps=50, lr=0.01, batch_size=8)
+
+    def refusing(*given, **how):
+        raise InputError("The model is not deterministic.")
+
+    monkeypatch.setattr(spending, "GradEx", refusing)
+    assert set(plan_of(problem, recipe, 20).prices) == {SCORES, MERGED}
+
+
+def test_the_price_of_gradex_is_that_of_its_passes(monkeypatch):
+    """Counted where examples enter the model: three for one that is trained on or whose gradient is taken."""
+    monkeypatch.setattr(spending, "RANK", 16)
+    problem, recipe, passes = tiny_problem(n_tasks=4, n=60), whence.Recipe(steps=50, lr=0.01, batch_size=8), []
+    price = plan_of(problem, recipe, 20).prices[GRADEX] * (50 * 8 * 3 + len(problem.targets))
+    for module in {problem.train_fn.module, problem.output_fn.module}:
+        module.register_forward_pre_hook(
+            lambda module, given, named: passes.append(len(named["input_ids"])), with_kwargs=True
+        )
+    whence.GradEx.along(problem, recipe, rank=16, projection="auto").batch(np.eye(4))
+    assert 3 * sum(passes) == pytest.approx(price, rel=0.15)  # it looks at a few examples besides
 
 
 def test_a_plan_has_no_more_true_runs_than_there_are_subsets():

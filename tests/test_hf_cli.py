@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,10 +17,10 @@ from typer.testing import CliRunner
 import whence
 from finetuning import save_model, texts, write_jsonl, write_sources
 from whence.cli import app
-from whence.hf import load, mixing, prepare, read_sources
+from whence.hf import load, prepare, read_sources, spending
 
 pytestmark = pytest.mark.slow
-HOW = ["--budget", "15", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
+HOW = ["--budget", "20", "--steps", "20", "--lr", "0.02", "--batch-size", "8", "--rank", "4", "--device", "cpu"]
 
 
 FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1, "FEWEST_MERGED": 30}  # estimates, to save time
@@ -29,7 +30,7 @@ FEW = {"FEWEST_SUBSETS": 40, "SUBSETS_PER_TASK": 1, "FEWEST_MERGED": 30}  # esti
 def few_estimates():
     with pytest.MonkeyPatch.context() as patch:
         for name, value in FEW.items():
-            patch.setattr(mixing, name, value)
+            patch.setattr(spending, name, value)
         yield
 
 
@@ -98,7 +99,7 @@ def test_the_folder_is_read_by_the_other_verbs(done):
     runs = whence.read_outcomes(output / "true_runs")
     assert runs.n_runs == found["plan"]["true runs"]
     assert set(runs.target_names) == {"loss", "accuracy"}
-    estimates = [output / "joint_scores", output / "merged_adapters"]
+    estimates = [output / "gradex"]
     assert all(whence.read_outcomes(folder).n_runs > runs.n_runs for folder in estimates)
     options = [part for folder in estimates for part in ("--estimates", str(folder))]
     result = CliRunner().invoke(
@@ -108,13 +109,33 @@ def test_the_folder_is_read_by_the_other_verbs(done):
     assert (output / "report.html").stat().st_size > 10_000
 
 
+def test_estimates_are_those_of_gradex_along_one_run(done, place):
+    """The table that is kept is what GradEx gives by itself, from a joint run of its own."""
+    sources = read_sources(sorted((place / "data").glob("[bg]*.jsonl")))
+    prepared = prepare(load(place / "model", rank=4, device="cpu"), sources, read_sources([place / "data/val.jsonl"]))
+    recipe = whence.Recipe(steps=20, lr=0.02, batch_size=8, schedule="linear", warmup=2, clip=1.0)
+    gradex = whence.GradEx.along(prepared.problem(), recipe, projection="auto")
+    kept = whence.read_outcomes(done[0] / "gradex")
+    assert kept.values[:, 0] == pytest.approx(gradex.batch(kept.subsets)["loss"], rel=1e-3, abs=1e-4)
+    assert len(list((done[0] / "joint_run").glob("*.safetensors"))) == 3
+
+
+def test_a_joint_run_that_is_kept_is_not_made_again(done, place, tmp_path, monkeypatch):
+    shutil.copytree(done[0] / "joint_run", tmp_path / "run" / "joint_run")
+    monkeypatch.setattr("whence.baselines.run.passed", None)  # what makes it
+    result = run(place, tmp_path / "run", "--json")
+    assert result.exit_code == 0, result.stderr
+    kept, again = (whence.read_outcomes(folder / "gradex") for folder in (done[0], tmp_path / "run"))
+    assert again.values == pytest.approx(kept.values, rel=1e-6)
+
+
 KILLED = """
 import os, signal, sys
 import whence.estimators.retrain as retrain
 from whence.cli import main
-from whence.hf import mixing
+from whence.hf import spending
 for name, value in FEW.items():
-    setattr(mixing, name, value)
+    setattr(spending, name, value)
 train, calls = retrain.train, []
 def counted(*given, **named):
     calls.append(1)
@@ -194,7 +215,7 @@ def test_weights_several_targets_and_queries(place, tmp_path):
         (["--dtype", "int8"], "--dtype must be one of float32, bfloat16, float16, auto. Got 'int8' instead."),
         (["--weights", "--tokens", "100"], "not both"),
         (["--tokens", "5"], "--tokens must be at least"),
-        (["--lr", "1e-9"], "The run on all tasks has learned nothing after 10 of 20 steps"),
+        (["--lr", "1e-9"], "The run on all tasks has learned nothing after 5 of 20 steps"),
         (["--adapter", "nowhere"], "there is no adapter_config.json"),
         (["--device", "cuda:7"], "cannot be used here" if not torch.cuda.is_available() else ""),
     ],
@@ -204,7 +225,7 @@ def test_what_cannot_be_is_one_sentence(place, tmp_path, options, message):
     assert result.exit_code == 2
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
-    assert not (tmp_path / "run").exists()
+    assert not list((tmp_path / "run").glob("*"))
 
 
 def test_leaks_are_said_before_any_model_is_loaded(place, tmp_path):

@@ -308,6 +308,15 @@ def test_a_run_that_learns_nothing_has_no_scores():
         _ = JointScores(classes(), Recipe(steps=20, lr=1e-9)).scores
 
 
+def test_the_folder_of_a_run_that_learned_nothing_is_free_for_another_recipe(tmp_path):
+    with pytest.raises(InputError, match="has learned nothing"):
+        _ = JointScores(classes(), Recipe(steps=20, lr=1e-9), run=tmp_path / "run").scores
+    assert not (tmp_path / "run").exists()
+    recipe = Recipe(steps=20, lr=0.05, batch_size=8)
+    found = JointScores(classes(), recipe, run=tmp_path / "run").scores
+    np.testing.assert_allclose(found.coef_, JointScores(classes(), recipe).scores.coef_, rtol=1e-5)
+
+
 def test_a_run_without_scores_is_not_made_again_for_every_subset(monkeypatch):
     scores, runs = JointScores(classes(), Recipe(steps=20, lr=1e-9)), []
     monkeypatch.setattr(trajectory, "train", lambda *args, **options: runs.append(1) or train(*args, **options))

@@ -80,6 +80,7 @@ class JointRun:
             f"{start:.3g} before it)"
         )
         if not sound:
+            self._forget(seed)
             raise InputError(
                 f"{what}, and at every other quarter: it has no scores to give. Change the learning rate, or take more "
                 "steps."
@@ -129,6 +130,12 @@ class JointRun:
 
         states = passed(self.problem, self.recipe, wanted, seed=seed, keep=keep)
         self._made[seed] |= {step: Point(step, state, self._loss(state)) for step, state in states.items()}
+
+    def _forget(self, seed: int) -> None:
+        """Delete the points of a run that has learned nothing: with another recipe, the folder can be used again."""
+        if self.folder:
+            self.folder.delete(_name(step, seed) for step in self._made[seed])
+            del self.folder
 
     @cached_property
     def folder(self) -> DeltaFolder | None:

@@ -102,7 +102,7 @@ def finetune(
     """Find the sources of text to fine-tune a language model on.
 
     A source is a JSONL file with an object per line: "messages", "prompt" and "completion", "text" and "label", or
-    "text". Estimates of many subsets (scores of one joint run, merged adapters of short runs) are fused with true runs.
+    "text". Estimates of many subsets (GradEx along one run on all sources) are fused with true runs.
     The folder keeps everything: the same command resumes, and whence fit and report read FOLDER/true_runs.
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # bars that transformers draws by itself

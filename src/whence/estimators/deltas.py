@@ -11,7 +11,8 @@ import hashlib
 import os
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,6 +178,15 @@ class DeltaFolder:
             kept = counted(len(list(self.path.glob("*.safetensors"))), self.noun)
             raise InputError(f"{reason}. The folder has {kept}, which will not be made again.") from error
         return DeltaFile(path)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete vectors, and where none is left the folder too, so that it may be used for something else."""
+        for name in names:
+            self.file(name).unlink(missing_ok=True)
+        if not any(self.path.glob("*.safetensors")):
+            (self.path / "manifest.json").unlink(missing_ok=True)
+            with suppress(OSError):  # hidden files, which do not count
+                self.path.rmdir()
 
 
 def checksum(delta: Delta) -> str:

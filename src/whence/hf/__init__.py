@@ -7,6 +7,7 @@ adapter. The flow, and where each step lives::
     tokens.py        examples as tokens, of which those of answers are trained
     completions.py   a language model as a module with one output; many adapters over one frozen model
     adapters.py      a model loaded with a LoRA adapter, and the Problem of training it
+    spending.py      what a budget is spent on: which estimates, and how many true runs
     mixing.py        all of it in one call: what a budget of runs tells, and the sources to use
 
 `Prepared.problem` gives a `whence.Problem`, with which everything else works: retraining, merging, gradients,
@@ -14,8 +15,9 @@ baselines.
 """
 
 from whence.hf.adapters import Adapted, Prepared, adapt, load, prepare
-from whence.hf.mixing import Finetuned, Plan, finetune, plan_in_words, plan_of, verify
+from whence.hf.mixing import Finetuned, finetune, verify
 from whence.hf.sources import Leak, Record, Source, find_leaks, read_sources, sources_of, warn_of_leaks
+from whence.hf.spending import Plan, plan_in_words, plan_of
 
 __all__ = [
     "Adapted",

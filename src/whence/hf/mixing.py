@@ -1,7 +1,7 @@
 """Which sources to fine-tune on, from a budget of runs: estimates and true runs, fused, and what follows from them.
 
-Part of the budget goes to estimates of many subsets (scores of one joint run, and merged adapters of short runs), the
-rest to true runs. All results are saved in a folder at once; after any interruption, the same call continues.
+Part of the budget goes to estimates of many subsets (spending.py says which), the rest to true runs. All results are
+saved in a folder at once; after any interruption, the same call continues.
 """
 
 from __future__ import annotations
@@ -21,11 +21,28 @@ from whence.answers.prediction import predictions
 from whence.answers.selection import Selection, select
 from whence.arrays import Floats
 from whence.baselines.joint import JointScores
+from whence.baselines.run import JointRun
 from whence.designs import Bernoulli
-from whence.errors import InputError, counted
+from whence.errors import InputError
+from whence.estimators.gradex import GradEx
 from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
+from whence.gradients.linearize import Features
 from whence.hf.adapters import Prepared
+from whence.hf.spending import (
+    EARLY,
+    EXAMPLES,
+    GRADEX,
+    HALFWAY,
+    MANY,
+    MERGED,
+    POINTS,
+    RANK,
+    SCORES,
+    Plan,
+    n_estimated,
+    plan_of,
+)
 from whence.measuring import measure
 from whence.models.problem import Problem
 from whence.models.recipe import Recipe
@@ -37,68 +54,7 @@ from whence.surrogates.model import Model
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLES, HALFWAY, RANK = 64, 0.5, 512  # of each source, and of the steps of a joint run, that scores are of
-EARLY = 0.15  # of the steps, after which runs of single sources are merged
-SUBSETS_PER_TASK, FEWEST_SUBSETS, MOST_SUBSETS = 20, 200, 1000  # to estimate
-MERGED_PER_TASK, FEWEST_MERGED, MOST_MERGED = 7, 60, 300  # to merge, each of which takes a pass over the queries
-FEWEST_RUNS = 3
-BACKWARD = 3  # passes that an example takes in training, one forward and two backward
 MEAN = "mean/loss"
-SCORES, MERGED = "joint scores", "merged adapters"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a budget is spent on, in true runs' worth of passes.
-
-    Attributes
-    ----------
-    prices : dict of str to float
-        Of each kind of estimates that is made.
-    n_true : int
-        True runs.
-    """
-
-    prices: dict[str, float]
-    n_true: int
-
-    @property
-    def total(self) -> float:
-        """All of it, in true runs."""
-        return sum(self.prices.values()) + self.n_true
-
-
-def plan_of(problem: Problem, recipe: Recipe, budget: float, *, weights: bool = False) -> Plan:
-    """Spend a budget: up to half of it on estimates, as many as go into that, and the rest on true runs.
-
-    Parameters
-    ----------
-    problem : Problem
-    recipe : Recipe
-    budget : float
-        In true runs.
-    weights : bool
-        Whether sources are mixed with weights. Otherwise there are no more true runs than subsets.
-    """
-    if not budget >= FEWEST_RUNS:
-        raise InputError(
-            f"must be at least {FEWEST_RUNS}, in true runs. Got {budget:g} instead.", parameter="budget", of="finetune"
-        )
-    n_tasks, queries = len(problem.task_names), len(problem.targets)
-    steps = recipe.steps * (recipe.batch_size or len(problem.tasks)) * BACKWARD
-    run = steps + queries
-    sampled = int(np.minimum(problem.tasks.sizes, EXAMPLES).sum())
-    merged = _n_estimated(n_tasks, weights=weights)[MERGED]
-    prices = {
-        SCORES: (HALFWAY * steps + BACKWARD * (sampled + queries)) / run,
-        MERGED: (n_tasks * EARLY * steps + merged * queries) / run,
-    }
-    chosen: dict[str, float] = {}
-    for name, price in sorted(prices.items(), key=lambda item: item[1]):
-        if sum(chosen.values()) + price <= budget / 2:
-            chosen[name] = price
-    n_true = max(FEWEST_RUNS, int(budget - sum(chosen.values())))
-    return Plan(chosen, n_true if weights else min(n_true, 2**n_tasks - 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +156,7 @@ def finetune(
     """
     check_limit(prepared.tokens, tokens, weights=weights)
     problem, on_loss = prepared.problem(accuracy=accuracy), prepared.problem()
-    plan = plan_of(problem, recipe, budget, weights=weights)
+    plan = plan_of(on_loss, recipe, budget, weights=weights)
     folder = None if path is None else Path(path)
 
     def kept(name: str) -> Path | None:
@@ -209,20 +165,26 @@ def finetune(
     subsets = _subsets(len(problem.task_names), plan.n_true, weights=weights, seed=seed)
     estimated = {
         name: _subsets(len(problem.task_names), n, weights=weights, seed=seed + 1)
-        for name, n in _n_estimated(len(problem.task_names), weights=weights).items()
+        for name, n in n_estimated(len(problem.task_names), weights=weights).items()
     }
+    joint = JointRun(on_loss, recipe, kept("joint_run"))
+
+    def gradex() -> GradEx:
+        states = [point.state for point in joint.points(POINTS, seed)]
+        return GradEx(
+            on_loss, RANK, weighting=recipe.weighting, checkpoints=states, features=Features(examples=MANY), seed=seed
+        )
 
     def joint_scores() -> JointScores:
         size = min(RANK, problem.n_trained)
-        made = JointScores(
-            on_loss, recipe, "trak", at=HALFWAY, run=kept("joint_run"), examples=EXAMPLES, rank=size, seed=seed
-        )
+        made = JointScores(on_loss, recipe, "trak", at=HALFWAY, run=joint, examples=EXAMPLES, rank=size, seed=seed)
         place = kept(_folder(SCORES))
         if place is None or not place.exists():
             _ = made.scores  # a run on all sources that learns nothing ends it here, before anything else is trained
         return made
 
-    makers: dict[str, Callable[[], JointScores | TaskVectors]] = {
+    makers: dict[str, Callable[[], GradEx | JointScores | TaskVectors]] = {
+        GRADEX: gradex,
         SCORES: joint_scores,
         MERGED: lambda: TaskVectors(on_loss, recipe, early=EARLY, path=kept("vectors"), seed=seed),
     }
@@ -325,15 +287,6 @@ def verify(
     return frame
 
 
-def _n_estimated(n_tasks: int, *, weights: bool) -> dict[str, int]:
-    """How many subsets each kind of estimates is made of."""
-    wanted = {
-        SCORES: np.clip(SUBSETS_PER_TASK * n_tasks, FEWEST_SUBSETS, MOST_SUBSETS),
-        MERGED: np.clip(MERGED_PER_TASK * n_tasks, FEWEST_MERGED, MOST_MERGED),
-    }
-    return {name: int(n) if weights else min(int(n), 2**n_tasks - 1) for name, n in wanted.items()}
-
-
 def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
     """Fine-tuning runs of subsets: by the given workers, or in this process, which has the model already."""
     alone = how.get("jobs", 1) == 1 and "engine" not in how
@@ -383,9 +336,3 @@ def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
     if len(names) > 1:
         names, columns = [*names, MEAN], np.column_stack([columns, columns.mean(1)])
     return Outcomes(runs.subsets, columns, runs.task_names, names, provenance=runs.provenance)
-
-
-def plan_in_words(plan: Plan) -> str:
-    """A sentence on what will be run."""
-    parts = [f"{name} ({price:.1f})" for name, price in plan.prices.items()]
-    return ", ".join([*parts, counted(plan.n_true, "true run")]) + f": {plan.total:.0f} runs' worth in all"
