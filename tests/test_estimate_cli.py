@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 import whence
 from clock import counted_seconds
-from whence.baselines import run as run_module
 from whence.cli import app
 from whence.errors import DataWarning, InputError
+from whence.estimators import trajectory
 from whence.estimators.linearity import is_linear
 from whence.ladder import probes
 from whence.ladder.advice import (
@@ -537,8 +537,8 @@ def test_true_runs_tune_and_check_the_estimator(folder):
 
 
 def test_several_methods_share_one_joint_run_and_are_fused(folder, monkeypatch):
-    runs, train = [], run_module.train
-    monkeypatch.setattr(run_module, "train", lambda *given, **named: runs.append(given[5]) or train(*given, **named))
+    runs, train = [], trajectory.train
+    monkeypatch.setattr(trajectory, "train", lambda *given, **named: runs.append(given[5]) or train(*given, **named))
     asked = ("estimate", "exp.py:problem", "-m", "influence", "-m", "trak-along", "-m", "one-step", "-n", "12")
     result = run(*asked, "-o", "cheap")
     assert result.exit_code == 0, result.output

@@ -12,7 +12,7 @@ from whence.errors import InputError
 from whence.ladder.probes import Price
 from whence.searching import rungs
 
-joint = pytest.importorskip("whence.baselines.run")
+trajectory = pytest.importorskip("whence.estimators.trajectory")
 
 NAMES = tuple("abcdefgh")
 WEIGHTS = np.array([1.0, -0.6, 0.5, 0.4, -0.3, 0.2, -0.2, 0.1])
@@ -68,8 +68,8 @@ def problem():
 def test_a_problem_gets_its_cheap_rung_first_and_keeps_it(tmp_path, monkeypatch):
     chosen = {"methods": ["influence", "trak"], "n": 12, "words": "Cheap rung: 12 estimates by 'influence' and 'trak'."}
     monkeypatch.setattr(rungs, "_chosen", lambda setup, budget: chosen)
-    joint_runs, train = [], joint.train
-    monkeypatch.setattr(joint, "train", lambda *given, **named: joint_runs.append(1) or train(*given, **named))
+    joint_runs, train = [], trajectory.train
+    monkeypatch.setattr(trajectory, "train", lambda *given, **named: joint_runs.append(1) or train(*given, **named))
     found = whence.search(problem(), budget=6, path=tmp_path / "run", stop=False)
     for method in ("influence", "trak"):
         assert len(whence.read_outcomes(tmp_path / "run-estimates" / method)) == 12

@@ -109,6 +109,7 @@ class GradEx:
 
     Examples
     --------
+    >>> import torch
     >>> _ = torch.manual_seed(0)
     >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
     >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}
@@ -201,6 +202,7 @@ class GradEx:
 
         Examples
         --------
+        >>> import torch
         >>> _ = torch.manual_seed(0)
         >>> inputs, labels = torch.eye(4), torch.tensor([0, 0, 1, 1])
         >>> tasks = {"zeros": (inputs[:2], labels[:2]), "ones": (inputs[2:], labels[2:])}

@@ -197,7 +197,7 @@ def finetune(
     runs = _true_runs(problem, recipe, subsets, path=kept("true_runs"), seed=seed, **how)
     truth = _decided(runs, problem)
     model = fit(truth, estimates=estimates or None, seed=seed)
-    goal = truth.target_names[-1]
+    goal = truth.target_names[0]
     costs = None if tokens is None else prepared.tokens
     chosen = _chosen(model, goal, costs, tokens, seed)
     return Finetuned(
@@ -334,5 +334,5 @@ def _decided(runs: Outcomes, problem: Problem) -> Outcomes:
         values.append(runs.values[:, own].mean(1))
     columns = np.column_stack(values)
     if len(names) > 1:
-        names, columns = [*names, MEAN], np.column_stack([columns, columns.mean(1)])
+        names, columns = [MEAN, *names], np.column_stack([columns.mean(1), columns])
     return Outcomes(runs.subsets, columns, runs.task_names, names, provenance=runs.provenance)
