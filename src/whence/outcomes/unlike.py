@@ -22,19 +22,10 @@ from whence.outcomes.checks import Floats
 from whence.outcomes.values import MISSING, cell_text
 
 _STATE = re.compile(r"([a-z]+_)*(status|state)")
-_UNFINISHED = {"failed", "failure", "fail", "error", "errored", "crashed", "crash", "killed", "cancelled", "canceled"}
-_UNFINISHED |= {
-    "aborted",
-    "oom",
-    "out_of_memory",
-    "timeout",
-    "timed_out",
-    "preempted",
-    "diverged",
-    "node_fail",
-    "stopped",
-}
-_UNFINISHED |= {"running", "pending", "queued", "scheduled", "waiting", "pruned", "incomplete", "interrupted"}
+_UNFINISHED = re.compile(
+    r"fail(ed|ure)?|error(ed)?|crash(ed)?|killed|cancell?ed|aborted|oom|out_of_memory|time(d_)?out|preempted|diverged|"
+    r"node_fail|stopped|pruned|incomplete|interrupted|running|pending|queued|scheduled|waiting"
+)
 # A column that is no task is named where it has at most so many values, and explains at least this share of what the
 # tasks leave unexplained, less likely by chance than this.
 MOST_VALUES, LEAST_SHARE, BY_CHANCE = 10, 0.2, 1e-4
@@ -51,7 +42,7 @@ def unfinished(cells: Mapping[str, Sequence[Any]]) -> tuple[str, NDArray[np.bool
     for name, column in cells.items():
         if _STATE.fullmatch("_".join(words_of(name))):
             states = ["_".join(words_of(cell_text(cell))) for cell in column]
-            found = np.array([any(one in _UNFINISHED for one in (state, state.split("_")[-1])) for state in states])
+            found = np.array([any(map(_UNFINISHED.fullmatch, (state, state.split("_")[-1]))) for state in states])
             if found.any() and not found.all():
                 return name, found
     return None
