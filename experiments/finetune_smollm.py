@@ -1,8 +1,9 @@
 r"""Fine-tuning mixtures of SmolLM2-135M: every way to estimate them beside true runs, and the sources that they choose.
 
-Two families of sources: film reviews (SST-2: clean, flipped, random labels, arithmetic off topic) and arithmetic
-(generated: addition, subtraction, products, off by a little, random answers, reviews off topic). Truth is a LoRA
-fine-tuning of the last blocks on each of many subsets, most of them with two seeds. Rungs are made of the same subsets
+Four families of sources (experiments/finetune_families.py says where their texts come from): film reviews (clean,
+flipped, random labels, arithmetic off topic), arithmetic (sums, differences, products, swapped, noisy, reviews off
+topic), topics of newsgroup posts, and passages of many kinds of text. Truth is a LoRA fine-tuning on each of many
+subsets, most of them with two seeds. Rungs are made of the same subsets
 and of others. Then the sources that each way to choose would take are trained for real: those chosen from few true runs
 fused with rungs, all sources, random ones, the best single one, those of highest gradient similarity, and those that
 leaving one out would keep.
@@ -13,9 +14,9 @@ one core that multiplies bfloat16:
     python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family reviews --data sst2/ --out films/
     python experiments/finetune_smollm.py SmolLM2-135M-Instruct.Q4_1.gguf --family arithmetic --data sst2/ --out sums/
 
-``--large`` has adapters in all blocks, and more and longer examples, for a graphics card.
+``--large`` has adapters in all blocks, and more and longer examples, for a graphics card; topics and texts always do.
 
-``--data`` is a folder with sst2_train.jsonl and sst2_dev.jsonl. Everything is kept under ``--out`` and resumed.
+``--data`` is a folder with the texts. Everything is kept under ``--out`` and resumed.
 ``--record`` keeps what was found with the package and beside the results; experiments/finetune_tables.py reads it
 there, without the model. ``--only`` makes some rungs and no true runs. ``--quick`` takes a tiny model of random
 weights, for a minute.
@@ -47,17 +48,21 @@ from whence.models.points import points_of
 
 RECORDED = Path(__file__).resolve().parent.parent / "benchmarks" / "results" / "finetune_smollm"
 TEMPLATE = whence.icl.Template("Review: {text}\nSentiment: {label}\n\n")
-MIX = ("trak", "merged_outputs")  # rungs that sources are chosen by
+MIX = ("points",)  # rungs that sources are chosen by, as ``whence finetune`` does
 QUARTERS = (0.25, 0.5, 0.75)  # of a joint run, at which some rungs linearise
 FEW = 10  # true runs that they are fused with
 USUAL = {  # of both families
     "examples": 24, "queries": 130, "subsets": 80, "again": 80, "estimates": 200, "layers": 4, "rank": 512,
-    "along": 128, "sampled": 8, "seed": 0, "longest": 40,
+    "along": 128, "sampled": 8, "seed": 0, "longest": 40, "tokens": 1024,
 }  # fmt: skip
 OWN = {
     "reviews": {"steps": 60, "batch": 12, "lr": 1e-3, "together": 4},
     "arithmetic": {"steps": 300, "batch": 4, "lr": 1e-3, "together": 8},
-}
+    "topics": {"layers": 0, "examples": 100, "queries": 240, "steps": 100, "batch": 32, "lr": 5e-4, "together": 40,
+               "along": 512, "sampled": 16, "tokens": 64},
+    "texts": {"layers": 0, "examples": 100, "queries": 240, "steps": 300, "batch": 16, "lr": 5e-4, "together": 80,
+              "along": 512, "sampled": 16, "tokens": 64},
+}  # fmt: skip
 LARGE = {  # adapters in all blocks, for a graphics card
     "reviews": {"layers": 0, "examples": 180, "longest": 70, "queries": 260, "batch": 32, "lr": 5e-4, "together": 40,
                 "along": 512, "sampled": 16},
@@ -95,7 +100,7 @@ class Study:
         named = [{**row, "source": name} for name, rows in sources.items() for row in rows]
         prepared = hf.prepare(
             adapted, hf.sources_of(named), hf.sources_of([{**row, "source": "val"} for row in target]),
-            template=TEMPLATE, per_query=True,
+            template=TEMPLATE, max_length=given.tokens, per_query=True,
         )  # fmt: skip
         self.problem, self.tasks = prepared.problem(), len(sources)
         self.on_card = self.problem.device.type == "cuda"
@@ -123,12 +128,12 @@ class Study:
             return
         passes, seconds = self.priced(lambda: self.true_runs("truth", self.drawn, seed=seed))
         self.price_of_a_run((passes / len(self.drawn), seconds / len(self.drawn)))
-        self.rungs((*MIX, "along"))
+        self.rungs(MIX)
         self.true_runs("again", self.drawn[: given.again], seed=seed + 1)
         everything = np.ones((1, self.tasks))
         self.true_runs("others", np.vstack([everything, np.eye(self.tasks), 1 - np.eye(self.tasks)]), seed=seed + 7)
         self.trained_for_real()
-        self.rungs(("gradex", "merged_weights", "influence"))
+        self.rungs(("trak", "merged_weights", "along", "gradex", "influence", "merged_outputs"))
 
     def price_of_a_run(self, one_of_many: tuple[float, float] | None = None) -> None:
         """Of a run alone on a card, where that takes far longer than one of many; else of one of many, if known."""
@@ -219,6 +224,7 @@ class Study:
 
         ways = {
             "fused": chosen,
+            f"best of {FEW} runs": truth.subsets[int(truth.values[:FEW, 0].argmin())],
             "all sources": np.ones(self.tasks),
             "best single": np.eye(self.tasks)[int(alone.argmin())],
             "gradient similarity": top(self.similarity()),
@@ -341,7 +347,7 @@ def keep_more(given: argparse.Namespace) -> None:
 def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path, nargs="?", help="folder of a model, or a GGUF file")
-    parser.add_argument("--data", type=Path, help="folder with sst2_train.jsonl and sst2_dev.jsonl")
+    parser.add_argument("--data", type=Path, help="folder with the texts: see experiments/finetune_families.py")
     parser.add_argument("--family", choices=FAMILIES, default="arithmetic")
     parser.add_argument("--out", type=Path, default=Path("run"))
     parser.add_argument("--quick", action="store_true", help="a tiny model, and few runs")
@@ -355,7 +361,7 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     given = parser.parse_args(argv)
     if given.model is None and not (given.quick or given.record):
         parser.error("give a model, --quick, or --record for what a folder holds already")
-    large, quick = LARGE[given.family] if given.large else {}, QUICK if given.quick else {}
+    large, quick = LARGE.get(given.family, {}) if given.large else {}, QUICK if given.quick else {}
     for name, usual in {**USUAL, **OWN[given.family], **large, **quick}.items():
         if getattr(given, name) is None:
             setattr(given, name, usual)
