@@ -322,12 +322,17 @@ def keep(given: argparse.Namespace) -> None:
     record(f"smollm_{name}", runs, title, command, machine=given.machine)
     RECORDED.mkdir(exist_ok=True)
     tables = {file.stem: whence.read_outcomes(file) for file in sorted(given.out.glob("rung_*.npz"))}
-    arrays = {name: table.values.astype(np.float16) for name, table in tables.items()}
+    arrays = {name: narrow(table.values) for name, table in tables.items()}
     np.savez_compressed(
         RECORDED / f"{name}.npz", subsets=next(iter(tables.values())).subsets.astype(np.uint8),
         others=others.values.mean(1), **arrays,
     )  # fmt: skip
     (RECORDED / f"{name}.json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+
+
+def narrow(values: np.ndarray) -> np.ndarray:
+    """The values in half precision, or in single where they are too large for that."""
+    return values.astype(np.float16 if np.abs(values).max() < np.finfo(np.float16).max else np.float32)
 
 
 def keep_more(given: argparse.Namespace) -> None:
@@ -339,7 +344,7 @@ def keep_more(given: argparse.Namespace) -> None:
         table = whence.read_outcomes(given.out / f"rung_{name}.npz")
         if not np.array_equal(table.subsets, kept["subsets"]):
             raise SystemExit(f"The rung {name} is of other subsets than those that are kept.")
-        kept[f"rung_{name}"], document["prices"][name] = table.values.astype(np.float16), prices[name]
+        kept[f"rung_{name}"], document["prices"][name] = narrow(table.values), prices[name]
     np.savez_compressed(place.with_suffix(".npz"), **kept)
     place.with_suffix(".json").write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
