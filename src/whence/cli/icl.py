@@ -46,7 +46,7 @@ TruePrompts = Annotated[
     int, price("--true", metavar="N", help="Number of prompts to run; 0 for estimates only.", min=0)
 ]
 Estimates = Annotated[int, price("-n", metavar="N", help="Number of prompts to estimate.", min=10)]
-ANCHORS = "Number of passes per query that estimates are made of."
+ANCHORS = "Number of anchor prompts, each a forward and a backward pass per query."
 AnchorCount = Annotated[int, price("--anchors", metavar="N", help=ANCHORS, min=1)]
 Device = Annotated[str | None, price(metavar="NAME", help="Device, such as cuda or cpu.")]
 BatchSize = Annotated[int, price(metavar="N", help="Number of prompts in a batch.", min=1)]

@@ -144,7 +144,7 @@ def recommend(
     n_estimates : int
         Prompts to estimate.
     anchors : int
-        Forward and backward passes per query that estimates are made of.
+        Anchor prompts of the estimates; each takes a forward and a backward pass per query.
     path : path, optional
         Run folder for the true prompts; created, or resumed if it exists.
     scorer : callable, optional
