@@ -210,7 +210,11 @@ def renewed(shown: str, printed: str) -> str:
 
     >>> renewed("a 0.5\n...\nc 2 in ... s\n", "a 0.6\nb\nc 3 in 4.1 s\n")
     'a 0.6\n...\nc 3 in ... s\n'
+    >>> renewed("", "a 0.6\n")
+    'a 0.6\n'
     """
+    if not shown.strip():
+        return printed
     found, rest = [], printed.splitlines()
     for line in shown.splitlines():
         if line.strip() in ("", "..."):

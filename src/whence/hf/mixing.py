@@ -23,7 +23,7 @@ from whence.arrays import Floats
 from whence.baselines.joint import JointScores
 from whence.baselines.run import JointRun
 from whence.designs import Bernoulli
-from whence.errors import InputError
+from whence.errors import InputError, counted
 from whence.estimators.gradex import GradEx
 from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
@@ -90,6 +90,12 @@ class Finetuned:
     chosen: Selection
     ways: dict[str, Floats]
     runs: Outcomes
+
+    def __repr__(self) -> str:
+        at = self.chosen.target_names.index(self.goal)
+        expected, low, high = (float(part[at]) for part in (self.chosen.expected, self.chosen.low, self.chosen.high))
+        asked = f"expected {self.goal} {expected:.4g} (90% interval {low:.4g} to {high:.4g})"
+        return f"Sources: {self.chosen.in_words}; {asked}; from {counted(self.runs.n_runs, 'true run')}"
 
     def compared(self) -> pd.DataFrame:
         """Return one row per way to train: what to expect of the goal, its 90% interval, and what was measured.

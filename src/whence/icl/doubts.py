@@ -56,6 +56,9 @@ class Doubts:
         clear = self.margin < -CLEAR * self.std_error
         return [self.names[k] for k in np.argsort(self.margin, kind="stable") if self.knows and clear[k]]
 
+    def __str__(self) -> str:
+        return self.to_frame().to_string(index=False)
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row per candidate, the most doubtful first."""
         frame = pd.DataFrame(
