@@ -233,7 +233,7 @@ def _chosen(model: Model, goal: str, costs: Mapping[str, float] | None, tokens: 
     run = select(model, target=goal, include=names[best > 0], exclude=names[best == 0], seed=seed)
     if not run.expected[at] < chosen.expected[at]:
         return chosen
-    return replace(run, how="the best run, of which more is to be expected than of the best prediction")
+    return replace(run, how="the best run, which promises more than the best prediction")
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:

@@ -84,7 +84,7 @@ def doubts(truth: Prompted, *, shots: int, n_prompts: int = PROMPTS, seed: int =
     shots : int
         Demonstrations in a prompt.
     n_prompts : int
-        Random prompts, after each of which all candidates are asked that are not in it.
+        Random prompts; after each, all candidates that are not in it are asked.
     seed : int
     """
     prompts = truth.prompts.asking(truth.prompts.demos)
