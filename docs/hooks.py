@@ -22,6 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 EXPERIMENTS = ROOT / "experiments"
 INCLUDE = re.compile(r"^<!-- from (\S+): (.+) -->$", re.MULTILINE)
+GROUPS = {  # of pages of results, by their names
+    "Surrogates": r"surrogates|weights|priors|calibration|lds_interval|optimism_tried",
+    "Estimates": r"scores|ladder|fusion.*|gradex_fidelity|estimators_.*|baselines.*",
+    "Language models": r"finetune_smollm|icl",
+    "Agents and searches": r"mt10|search",
+    "Speed and faults": r".*",
+}
 EQUATION = re.compile(r'<(span|div) class="arithmatex">(.*?)</\1>', re.DOTALL)
 
 
@@ -30,7 +37,8 @@ def on_config(config: Any) -> Any:
     section = next(part["Results"] for part in config.nav if isinstance(part, dict) and "Results" in part)
     paper = sorted(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs/results/paper").glob("*.md"))
     section.append({"The paper": ["results/paper.md", *paper]})
-    section += [path for path in [*result_pages(), "results/experiments.md"] if path not in section]
+    section += [{group: paths} for group, paths in grouped_pages().items()]
+    section.append("results/experiments.md")
     return config
 
 
@@ -58,13 +66,25 @@ def result_pages() -> dict[str, str]:
     return {f"results/{name}": text.replace("](../../docs/", "](../") for name, text in texts.items()}
 
 
+def grouped_pages() -> dict[str, list[str]]:
+    """Paths of the pages of results in each group, the first that fits."""
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for path in result_pages():
+        name = Path(path).stem
+        found[next(group for group, names in GROUPS.items() if re.fullmatch(names, name))].append(path)
+    return found
+
+
 def table_of_results() -> str:
-    """Return a row per page of results: its title, and the commands that made it."""
+    """Return a row per page of results, in groups: its title, and the commands that made it."""
     rows = ["| page | made by |", "|---|---|"]
-    for path, text in result_pages().items():
-        title, name = text.partition("\n")[0].removeprefix("# "), path.removeprefix("results/")
-        made = dict.fromkeys(re.findall(r"`[^`\n]*?((?:benchmarks|experiments)/\w+\.py)", text))
-        rows.append(f"| [{title}]({name}) | {', '.join(f'`python {script}`' for script in made)} |")
+    texts = result_pages()
+    for group, paths in grouped_pages().items():
+        rows.append(f"| **{group}** | |")
+        for path in paths:
+            title, name = texts[path].partition("\n")[0].removeprefix("# "), path.removeprefix("results/")
+            made = dict.fromkeys(re.findall(r"`[^`\n]*?((?:benchmarks|experiments)/\w+\.py)", texts[path]))
+            rows.append(f"| [{title}]({name}) | {', '.join(f'`python {script}`' for script in made)} |")
     return "\n".join([*rows, "| [Experiments](experiments.md) | one file per table or figure of the paper |"])
 
 

@@ -46,6 +46,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED_FILE = re.compile(r"# ([\w/]+\.\w+)$")
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+PROGRESS = re.compile(r"^measured \d+ of \d+ · .*\n", re.MULTILINE)  # now and then: on a busy machine only
 FOR_THE_READER = ("pip", "make", "mkdocs")
 WIDTH = 96
 NEAR = 0.03
@@ -140,11 +141,11 @@ def run_commands(code: str) -> str:
 
 
 def run_whence(arguments: list[str]) -> str:
-    """Run the command line in this process; return what it printed on either stream, and how it ended."""
+    """Run the command line in this process; return what it printed on either stream but progress, and how it ended."""
     result = CliRunner().invoke(app, arguments, prog_name="whence")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
-    return result.output + (f"[exit status {result.exit_code}]\n" if result.exit_code else "")
+    return PROGRESS.sub("", result.output) + (f"[exit status {result.exit_code}]\n" if result.exit_code else "")
 
 
 def same_words(shown: str, printed: str) -> bool:
@@ -210,7 +211,11 @@ def renewed(shown: str, printed: str) -> str:
 
     >>> renewed("a 0.5\n...\nc 2 in ... s\n", "a 0.6\nb\nc 3 in 4.1 s\n")
     'a 0.6\n...\nc 3 in ... s\n'
+    >>> renewed("", "a 0.6\n")
+    'a 0.6\n'
     """
+    if not shown.strip():
+        return printed
     found, rest = [], printed.splitlines()
     for line in shown.splitlines():
         if line.strip() in ("", "..."):

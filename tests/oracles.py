@@ -118,8 +118,10 @@ def interaction(table, rule):
                 weight = factorial(n) * factorial(K - n - 2) / factorial(K - 1)
             elif rule == "banzhaf":
                 weight = 1 / 2 ** (K - 2)
-            else:
+            elif rule == "loo":
                 weight = float(n == K - 2)
+            else:
+                raise KeyError(rule)
             out[k, j] += weight * _second_difference(table, s, k, j)
         out[j, k] = out[k, j]
     return out

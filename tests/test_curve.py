@@ -34,6 +34,9 @@ def test_every_point_is_that_of_repeated_splits(runs):
 def test_a_surrogate_learns_from_runs(runs):
     curve = learning_curve(runs, ols, seed=0)
     assert curve.mean[-1] > curve.mean[0]
+    *table, last = str(curve).splitlines()
+    assert len(table) == 1 + len(curve.sizes)
+    assert last == curve.in_words()
 
 
 def test_slope_is_per_doubling_over_the_last_three_points():

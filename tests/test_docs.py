@@ -32,7 +32,11 @@ sys.path.insert(0, str(ROOT / "docs"))
 import hooks  # noqa: E402
 import snippets  # noqa: E402
 
-PAGES = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "api")
+PAGES = sorted(
+    path
+    for path in (ROOT / "docs").rglob("*.md")
+    if path.parent.name != "api" or "```python" in path.read_text(encoding="utf-8")
+)
 MODULES = ("whence.baselines", "whence.evaluation", "whence.hf", "whence.icl", "whence.display.plots")
 FOREIGN = re.compile(r"^(https?:)?//")
 

@@ -385,7 +385,7 @@ def test_true_runs_are_recommended_where_estimates_cost_as_much():
     quick = {**PRICES, "retrain": Price("retrain", 0.0, 0.021)}
     method, why = recommend(quick, WORK, 500)
     assert method == "retrain"
-    assert why == "no estimate is worth its price here: a surrogate of 50 true runs tells about as much."
+    assert why == "no estimate is worth its price here: a surrogate of 50 true runs is about as good."
     exact = replace(WORK, linear=True, exact=True)
     assert recommend({**quick, "gradex": Price("gradex", 80.0, 0.0)}, exact, 500)[0] == "retrain"
     assert recommend(PRICES, exact, 500)[0] == "gradex"

@@ -53,6 +53,12 @@ def test_what_is_said_of_the_prompt_is_what_the_surrogate_predicts(found):
     assert (found.high - found.low) / 2 == pytest.approx(1.6448536 * std[0, 0])
 
 
+def test_printed_it_is_a_line_and_what_it_was_judged_by(found):
+    first, *table = repr(found).splitlines()
+    assert first.startswith(f"Prompt: {', '.join(found.names)}; expected loss {found.loss:.4g} (90% interval ")
+    assert len(table) == 1 + len(found.judged.to_frame())
+
+
 def test_demonstrations_carry_their_text_label_and_score(found, prompts):
     frame = found.to_frame()
     scores = whence.attribute(found.model, "inclusion")

@@ -99,7 +99,7 @@ def test_what_was_run_elsewhere_becomes_pages(tmp_path, monkeypatch):
         (tmp_path / name).write_text(json.dumps(document), encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["elsewhere.py", "--quick", "--out", str(tmp_path)])
     elsewhere.main()
-    assert "drops to 0.01 under SGD comes back: per query it goes from 0.01" in MAIN.holds(tmp_path, "flatness")
+    assert "drops to 0.01 under SGD is reproduced: per query it goes from 0.01" in MAIN.holds(tmp_path, "flatness")
     assert "the error is below the paper's 2.4% of the outputs in 7 of 13 settings" in MAIN.holds(
         tmp_path, "first_order"
     )

@@ -485,10 +485,11 @@ def test_bad_input_is_refused_in_one_sentence():
         Retrain(Problem(model, tasks, target, metrics="acuracy"), RECIPES["sgd"])
 
 
-def test_without_torch_one_sentence_says_what_to_install():
-    code = "import sys; sys.modules['torch'] = None; import whence; whence.Recipe; whence.Retrain"
+@pytest.mark.parametrize(("name", "extra"), [("Retrain", "torch"), ("hf", "hf"), ("icl", "hf")])
+def test_without_torch_one_sentence_says_what_to_install(name, extra):
+    code = f"import sys; sys.modules['torch'] = None; import whence; whence.Recipe; whence.{name}"
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert failed.stderr.splitlines()[-1].endswith('whence.Retrain needs PyTorch: pip install "whence[torch]".')
+    assert failed.stderr.splitlines()[-1].endswith(f'whence.{name} needs PyTorch: pip install "whence[{extra}]".')
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -66,7 +66,7 @@ def problem():
 
 @pytest.mark.slow
 def test_a_problem_gets_its_cheap_rung_first_and_keeps_it(tmp_path, monkeypatch):
-    chosen = {"methods": ["influence", "trak"], "n": 12, "words": "Cheap rung: 12 estimates by 'influence' and 'trak'."}
+    chosen = {"methods": ["influence", "trak"], "n": 12, "words": "Estimates: 12 by 'influence' and 'trak'."}
     monkeypatch.setattr(rungs, "_chosen", lambda setup, budget: chosen)
     joint_runs, train = [], trajectory.train
     monkeypatch.setattr(trajectory, "train", lambda *given, **named: joint_runs.append(1) or train(*given, **named))
@@ -101,7 +101,7 @@ def test_the_rung_is_the_nearest_to_the_truth_that_a_quarter_of_the_budget_buys(
     monkeypatch.setattr(advice.Workload, "expected", lambda self, name: 0.5)
     found = rungs._chosen(Setup.of(problem()), 40)
     assert (found["methods"], found["n"]) == ([method] if n else [], n)
-    assert ("No cheaper rung" in found["words"]) == (n == 0)
+    assert ("No estimates" in found["words"]) == (n == 0)
 
 
 def test_the_rung_is_the_default_mix_at_the_price_of_one_joint_run(monkeypatch):

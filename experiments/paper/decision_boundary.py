@@ -101,12 +101,12 @@ def main() -> None:
     error, ranks = (found.difference(RBF, TUNED_LINEAR, metric=metric) for metric in ("residual_error", "lds"))
     pairs = whence.interactions(METHODS[TUNED_RBF](many)).scores[..., 0]
     holds = (
-        f"The picture {'comes' if error[2] < 0 else 'does not come'} back once candidates are "
+        f"The figure is {'' if error[2] < 0 else 'not '}reproduced once candidates are "
         "*combined*: of subsets not seen, the paper's RBF surrogate has a residual error of "
         f"{np.nanmean(found.residual_error[1]):.2f}, {-error[0]:.2f} less than a tuned linear one "
         f"({-error[2]:.2f} to {-error[1]:.2f}); in ranks the gain is {ranks[0]:+.3f} ({ranks[1]:+.3f} to "
         f"{ranks[2]:+.3f}). As the paper describes it, with exactly one candidate in each subset, it "
-        "cannot come back: "
+        "cannot be reproduced: "
         f"a linear surrogate then fits every subset (greatest error {inside[LINEAR]:.1e}; the paper's "
         f"kernel {inside[RBF]:.2f}), and of a candidate left out neither knows anything "
         f"(residual error {left_out[LINEAR]:.2f} and {left_out[RBF]:.2f}, where the mean of all has 1)."

@@ -94,7 +94,7 @@ def what_flatness_does(runs: dict) -> str:
     errors = listed(f"{residual_errors(seeds)} under {name.upper()}" for name, seeds in runs.items())
     lds = {name: over_seeds(seeds, "query", "least squares", "lds").mean(0) for name, seeds in runs.items()}
     of_mean = over_seeds(runs["sgd"], "mean", "least squares", "lds").mean(0)
-    back = "comes back" if abs(lds["sgd"][-1]) < 0.05 else "does not come back"
+    back = "is reproduced" if abs(lds["sgd"][-1]) < 0.05 else "is not reproduced"
     last = {
         name: over_seeds(runs["sgd"], "query", name, "lds").mean(0)[-1] for name in ("tuned linear", "paper kernel")
     }

@@ -137,7 +137,8 @@ def __getattr__(name: str) -> Any:
             raise
         from whence.errors import InputError
 
-        raise InputError(f'whence.{name} needs PyTorch: pip install "whence[torch]".') from None
+        extra = "hf" if name in ("hf", "icl") else "torch"
+        raise InputError(f'whence.{name} needs PyTorch: pip install "whence[{extra}]".') from None
     globals()[name] = value
     return value
 

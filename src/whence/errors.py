@@ -76,11 +76,26 @@ class InputError(Message, ValueError):
     """Input that the user can fix; the message says what was wrong, where, and what to do.
 
     The command line turns it into one line on stderr and exit status 2.
+
+    >>> import whence
+    >>> try:
+    ...     whence.Outcomes([[0, 2], [1, -1]], [0.5, 0.6])
+    ... except whence.InputError as error:
+    ...     print(error)
+    row 1 (counted from 0), column 'task_1': a weight must be at least 0. Got -1.0 instead.
     """
 
 
 class DataWarning(Message, UserWarning):
-    """The answer is right but the data deserve a look."""
+    """The answer is right but the data deserve a look.
+
+    >>> import warnings, whence
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     model = whence.fit(whence.Outcomes([[1, 0], [1, 1], [1, 0]], [0.5, 0.6, 0.4]))
+    >>> print(caught[0].message)
+    Tasks with the same weight in every run, so that their effect cannot be seen: task_0.
+    """
 
 
 def needed(module: str, why: str, extra: str) -> Any:

@@ -77,7 +77,7 @@ def pareto(
     ----------
     model : Model
     targets : sequence of str, optional
-        Those to trade against each other; all where not given.
+        Targets to trade against each other; by default all.
     risk, extrapolate, seed, **constraints
         As for `whence.select`: ``size``, ``max_size``, ``costs``, ``budget``, ``include``, ``exclude``, ``bounds``,
         ``total``, ``available``.

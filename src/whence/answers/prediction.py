@@ -48,6 +48,9 @@ class Predictions(Shown):
         within = self.runs.within_bounds
         return within(self.predicted - half), within(self.predicted + half)
 
+    def __str__(self) -> str:
+        return self.to_frame().to_string(index=False)
+
     def to_frame(self, level: float = 0.9) -> pd.DataFrame:
         """Return one row per subset and target; ``name`` is the subset in words."""
         import pandas as pd

@@ -61,7 +61,7 @@ Estimates = Annotated[
 ]
 Features = Annotated[
     Path | None,
-    typer.Option("--features", metavar="FILE", help="Describe the tasks: a column 'task', and labels or numbers."),
+    typer.Option("--features", metavar="FILE", help="Table about the tasks: a column 'task', then labels or numbers."),
 ]
 
 # The question.

@@ -36,7 +36,7 @@ Sizes = Annotated[
 ]
 Targets = Annotated[
     int,
-    typer.Option("--targets", metavar="N", help="Judge by at most so many targets of a data set, drawn once.", min=1),
+    typer.Option("--targets", metavar="N", help="Judge by at most N targets of a data set, drawn once.", min=1),
 ]
 
 

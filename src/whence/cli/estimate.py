@@ -52,7 +52,9 @@ JointRun = Annotated[
         metavar="FOLDER", help="Keep the joint run of scores here, for other commands too (default: beside FOLDER)."
     ),
 ]
-RunBudget = Annotated[float | None, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
+RunBudget = Annotated[
+    float | None, typer.Option(metavar="RUNS", help="Show what to do with this budget, in true runs.", min=0)
+]
 
 
 def estimate(
@@ -72,39 +74,39 @@ def estimate(
     The function returns a whence.Problem(model, tasks, targets). For methods that train, it returns (problem, recipe)
     with a whence.Recipe; options of methods come third: (problem, recipe, {"gradex": {"rank": 1024}}).
 
-    Each method is an outcome function. Costs below are in forward passes of one example (a backward pass counts as
-    two), for N examples of K tasks, Q queries, C outputs and runs of R examples:
+    Costs below are in forward passes of one example (a backward pass counts as two), for N examples of K tasks, Q
+    queries, C outputs and runs of R examples:
 
-    one-step: 3 N and a search for the step length, then Q + K for each subset. For short fine-tuning.
+    one-step: 3 N and a search for the step length, then Q + K per subset. For short fine-tuning.
 
-    gradex: (N + Q) (1 + C), then a small solve for each subset. For models nearly linear in what is trained.
+    gradex: (N + Q) (1 + C), then a small solve per subset. For models nearly linear in what is trained.
 
-    gradex-along: 3 R, a run, and 6 r (N + Q) for its r directions at three points. For few tasks and long runs.
+    gradex-along: one run (3 R), and 6 r (N + Q) for r directions at three points of it. For few tasks and long runs.
 
-    influence: 1.5 R, half of a run on all tasks, 9 N + 3 Q there, then sums. One score per task: the first thing to
-    fuse with a few true runs, as are the next six.
+    influence: half of a run on all tasks (1.5 R), and 9 N + 3 Q; then sums. Like the next six it gives one score per
+    task, to be fused with a few true runs. Try it first.
 
-    influence-along: 3 R, and 9 N + 3 Q at four points of the run, averaged. Better, for budgets of 8 runs and more.
+    influence-along: one run (3 R), and 9 N + 3 Q at four points of it. More accurate; for budgets of 8 runs or more.
 
-    trak: 1.5 R, 3 N + 3 Q, then sums. Less memory, for large models.
+    trak: 1.5 R, and 3 N + 3 Q; then sums. Needs less memory: for large models.
 
-    trak-along: 3 R, and 3 N + 3 Q at four points, averaged.
+    trak-along: 3 R, and 3 N + 3 Q at four points.
 
-    tracin: 3 R, 12 (N + Q) at four points, then sums. For plain SGD.
+    tracin: 3 R, and 12 (N + Q) at four points; then sums. For plain SGD.
 
     source: 3 R, and products with the curvature at two points. For SGD that is stopped early.
 
     bif: 3 R, and thousands of passes over all examples. For small models at a minimum.
 
-    merge: 3 R K, that is K runs, then Q + K for each subset. For fine-tuning that stays near its start. With options
-    {"merge": {"merge": "outputs"}}, answers and not weights are merged: Q K, then sums. For longer runs too.
+    merge: K runs (3 R K), then Q + K per subset. For fine-tuning that stays near its start. For longer runs, options
+    {"merge": {"merge": "outputs"}} merge answers instead of weights: Q K, then sums.
 
-    retrain: 3 R + Q for each subset. True, up to the noise of a seed.
+    retrain: 3 R + Q per subset. True runs, exact up to the noise of a seed.
 
-    Without --method, each method is timed here for a few seconds, and one is recommended by its cost and by its
-    measured accuracy. Several methods are given as several --method: their scores share one joint run, and each has a
-    folder in FOLDER. With a few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse
-    both: whence fit true/ --estimates cheap/
+    Without --method, each method is timed here for a few seconds, and one is recommended by its cost and its measured
+    accuracy. --method can be repeated: scores then share one joint run, and each method has a folder in FOLDER. With a
+    few true runs (--truth), the estimator is tuned and says whether to trust it. Then fuse both:
+    whence fit true/ --estimates cheap/
     """
     given = _problem(problem)
     if not method:

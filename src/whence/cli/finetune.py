@@ -41,10 +41,10 @@ ModelPlace = Annotated[
 Tasks = Annotated[list[Path], typer.Option("--tasks", "-t", metavar="FILE", help="Source, as JSONL. Repeatable.")]
 Targets = Annotated[list[Path], typer.Option("--target", metavar="FILE", help="Target, as JSONL. Repeatable.")]
 More = Annotated[list[Path] | None, typer.Argument(metavar="FILE", help="More sources, as a shell expands them.")]
-RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Limit the cost, in true runs.", min=0)]
+RunBudget = Annotated[float, typer.Option(metavar="RUNS", help="Budget, in true runs, estimates included.", min=0)]
 Tokens = Annotated[float | None, typer.Option(metavar="N", help="Choose sources of at most N tokens.", min=1)]
 Weights = Annotated[bool, typer.Option("--weights", help="Choose a weight for each source.")]
-Verify = Annotated[int, typer.Option(metavar="N", help="Train what is chosen and its rivals, N times each.", min=0)]
+Verify = Annotated[int, typer.Option(metavar="N", help="Train on what is chosen and on its rivals, N times.", min=0)]
 Column = Annotated[
     str | None, typer.Option("--source-column", metavar="NAME", help="Field that names the source of an example.")
 ]

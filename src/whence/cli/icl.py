@@ -46,7 +46,7 @@ TruePrompts = Annotated[
     int, price("--true", metavar="N", help="Number of prompts to run; 0 for estimates only.", min=0)
 ]
 Estimates = Annotated[int, price("-n", metavar="N", help="Number of prompts to estimate.", min=10)]
-ANCHORS = "Number of passes per query that estimates are made of."
+ANCHORS = "Number of anchor prompts, each a forward and a backward pass per query."
 AnchorCount = Annotated[int, price("--anchors", metavar="N", help=ANCHORS, min=1)]
 Device = Annotated[str | None, price(metavar="NAME", help="Device, such as cuda or cpu.")]
 BatchSize = Annotated[int, price(metavar="N", help="Number of prompts in a batch.", min=1)]
@@ -85,15 +85,16 @@ def icl(
     run. The chosen prompt is compared with random ones on queries that it was not chosen by.
     """
     import whence
+
+    icl = whence.icl  # first, since it says what to install if PyTorch is missing
     from whence.display.prompts import prompt_document, prompt_insert, prompt_page
     from whence.display.report import check_place, collect, write_page
-    from whence.icl.language import import_transformers
     from whence.icl.prompts import TEMPLATE
     from whence.measuring.functions import load_function
 
     if report is not None:
         check_place(report)
-    read = partial(whence.icl.read_examples, text=text_field, label=label_field)
+    read = partial(icl.read_examples, text=text_field, label=label_field)
     candidates, (asked, judges) = read(demos, prefix="d"), _queries(read, queries, held_out)
     if len(candidates) <= shots:
         given = counted(len(candidates), "demonstration")
@@ -102,19 +103,19 @@ def icl(
         raise InputError("A scorer judges open answers: give --open too.")
     judge_by: Any = None if scorer is None else load_function(scorer)[0]
     _refuse_answers_as_labels([*candidates, *asked], words, open_answers=open_answers)
-    import_transformers().utils.logging.disable_progress_bar()
-    language = whence.icl.LanguageModel.load(model, device=device, batch_size=batch_size)
+    icl.import_transformers().utils.logging.disable_progress_bar()
+    language = icl.LanguageModel.load(model, device=device, batch_size=batch_size)
     if chat:
-        written = whence.icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
+        written = icl.chat_template(language.tokenizer, _lines(template or "{text}"), _lines(instruction))
     else:
-        written = whence.icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
+        written = icl.Template(TEMPLATE if template is None else _lines(template), _lines(instruction))
     opened = written.instruction.startswith(language.tokenizer.bos_token or "\0")
-    prompts = whence.icl.Prompts.of(
+    prompts = icl.Prompts.of(
         language.encode, candidates, asked, template=written,
         words=args.pairs_of(words, "a label and its word, such as 1=positive") or None,
         start=[] if opened else language.start, open=open_answers,
     )  # fmt: skip
-    found = whence.icl.recommend(
+    found = icl.recommend(
         language,
         prompts,
         judges,

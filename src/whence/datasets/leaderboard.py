@@ -66,8 +66,8 @@ def leaderboard(
     sizes : sequence of int
         Distinct subsets to learn from; a data set with fewer than twice as many is left out.
     most_targets : int, optional
-        Targets to judge by, where a data set has more: so many of them, drawn once. By default all. The mean over
-        targets is always that of all.
+        Judge by at most this many targets of a data set, drawn once; by default all. The mean over targets is always
+        that of all.
     n_splits : int
     seed : int
 
@@ -97,7 +97,7 @@ def leaderboard(
 
 
 def some_targets(runs: Outcomes, most: int) -> Outcomes:
-    """The same runs with at most so many targets, drawn once."""
+    """The same runs with at most this many targets, drawn once."""
     kept = np.sort(np.random.default_rng(0).permutation(runs.n_targets)[:most])
     return runs.targets([runs.target_names[place] for place in kept])
 

@@ -31,7 +31,7 @@ class Dirichlet:
     concentration : float
         1 spreads mixtures evenly over all there are; less favours few sources, more favours equal shares.
     bounds : sequence of (least, most), optional
-        Of the weight of every task; 0 to 1 where not given.
+        Bounds on the weight of each task; by default 0 to 1.
 
     Examples
     --------

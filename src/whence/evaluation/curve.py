@@ -59,6 +59,9 @@ class LearningCurve(Shown):
         sizes, mean = self.sizes[known][-3:], self.mean[known][-3:]
         return float(np.polyfit(np.log2(sizes), mean, 1)[0]) if len(sizes) > 1 else np.nan
 
+    def __str__(self) -> str:
+        return f"{self.to_frame().to_string(index=False)}\n{self.in_words()}"
+
     def to_frame(self) -> pd.DataFrame:
         """Return a row per number of subsets: the mean LDS over splits, the lowest and the highest."""
         import pandas as pd

@@ -67,6 +67,9 @@ class Comparison(Shown):
     n_train: int
     n_test: int
 
+    def __str__(self) -> str:
+        return self.to_frame().to_string()
+
     def to_frame(self) -> pd.DataFrame:
         """Table with a row per method: means over the splits on which it did not fail, and how many it did.
 

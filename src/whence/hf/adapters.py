@@ -95,8 +95,8 @@ def load(
     modules : sequence of str
         Endings of the names of layers to adapt, such as ``q_proj``; by default all linear layers but the last.
     layers : int, optional
-        Adapt the last so many blocks only. What the blocks below make of the examples is then computed once and kept,
-        if memory allows, which makes everything faster in proportion. By default all blocks.
+        Adapt only this many blocks, the last ones. What the blocks below make of the examples is then computed once and
+        kept, if memory allows, which makes everything faster in proportion. By default all blocks.
     alpha : float, optional
         Strength of the adapters, whose products are multiplied by alpha / rank; by default twice the rank.
     adapter : path, optional

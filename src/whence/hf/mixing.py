@@ -23,7 +23,7 @@ from whence.arrays import Floats
 from whence.baselines.joint import JointScores
 from whence.baselines.run import JointRun
 from whence.designs import Bernoulli
-from whence.errors import InputError
+from whence.errors import InputError, counted
 from whence.estimators.gradex import GradEx
 from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
@@ -90,6 +90,12 @@ class Finetuned:
     chosen: Selection
     ways: dict[str, Floats]
     runs: Outcomes
+
+    def __repr__(self) -> str:
+        at = self.chosen.target_names.index(self.goal)
+        expected, low, high = (float(part[at]) for part in (self.chosen.expected, self.chosen.low, self.chosen.high))
+        asked = f"expected {self.goal} {expected:.4g} (90% interval {low:.4g} to {high:.4g})"
+        return f"Sources: {self.chosen.in_words}; {asked}; from {counted(self.runs.n_runs, 'true run')}"
 
     def compared(self) -> pd.DataFrame:
         """Return one row per way to train: what to expect of the goal, its 90% interval, and what was measured.
@@ -227,7 +233,7 @@ def _chosen(model: Model, goal: str, costs: Mapping[str, float] | None, tokens: 
     run = select(model, target=goal, include=names[best > 0], exclude=names[best == 0], seed=seed)
     if not run.expected[at] < chosen.expected[at]:
         return chosen
-    return replace(run, how="the best run, of which more is to be expected than of the best prediction")
+    return replace(run, how="the best run, which promises more than the best prediction")
 
 
 def check_limit(sizes: Mapping[str, int], tokens: float | None, *, weights: bool) -> None:

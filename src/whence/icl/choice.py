@@ -111,6 +111,9 @@ class Judged:
     loss: dict[str, Floats]
     accuracy: dict[str, Floats]
 
+    def __str__(self) -> str:
+        return self.to_frame().round(4).to_string(index=False)
+
     def to_frame(self, *, level: float = 0.95, seed: int = 0) -> pd.DataFrame:
         """Return one row per way: loss, accuracy, and by how much its loss exceeds that of the first way.
 

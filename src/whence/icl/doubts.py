@@ -56,6 +56,9 @@ class Doubts:
         clear = self.margin < -CLEAR * self.std_error
         return [self.names[k] for k in np.argsort(self.margin, kind="stable") if self.knows and clear[k]]
 
+    def __str__(self) -> str:
+        return self.to_frame().to_string(index=False)
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row per candidate, the most doubtful first."""
         frame = pd.DataFrame(
@@ -81,7 +84,7 @@ def doubts(truth: Prompted, *, shots: int, n_prompts: int = PROMPTS, seed: int =
     shots : int
         Demonstrations in a prompt.
     n_prompts : int
-        Random prompts, after each of which all candidates are asked that are not in it.
+        Random prompts; after each, all candidates that are not in it are asked.
     seed : int
     """
     prompts = truth.prompts.asking(truth.prompts.demos)

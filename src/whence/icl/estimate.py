@@ -57,15 +57,15 @@ class AnchoredPrompts(PromptOutcomes):
     model, prompts, metrics, per_query, order
         As for `Prompted`.
     anchors : int, "mean", or sequence of prompts
-        Number of random prompts over which estimates are averaged; or one whose every slot holds the mean embedding of
-        all demonstrations; or prompts given as places of demonstrations, all of one length.
+        How many random prompts estimates are averaged over; or "mean": one prompt whose every slot holds the mean
+        embedding of all demonstrations; or prompts, as places of demonstrations, all of one length.
     outputs : {"margin", "logits"}
-        What is linear in the embeddings: the margin of the right label word (one backward pass per query), or the logit
-        of every label word (a pass each), which `logits` then returns.
+        What is linearised in the embeddings: the margin of the right label word (one backward pass per query), or the
+        logit of every label word (a pass each), which `logits` then returns.
     slot_tokens : int, optional
-        Width of a slot; longer demonstrations lose the first tokens of their text. That of the longest where not given.
+        Width of a slot; longer demonstrations lose the first tokens of their text. By default that of the longest.
     seed : int
-        Of random anchors.
+        For random anchors.
     """
 
     batch_size = 4096
@@ -87,7 +87,7 @@ class AnchoredPrompts(PromptOutcomes):
         check_choice(outputs, get_args(Outputs), "outputs", of="AnchoredPrompts")
         if prompts.open and (outputs == "logits" or "accuracy" in self.metrics):
             raise InputError(
-                "Of open answers, only the loss can be estimated: give outputs='margin' and metrics='loss'."
+                "Only the loss of open answers can be estimated: give outputs='margin' and metrics='loss'."
             )
         if outputs == "margin" and "accuracy" in self.metrics and prompts.width > 2:
             raise InputError("The accuracy of more than two labels needs all logits: give {outputs}.", outputs="logits")

@@ -30,11 +30,11 @@ def read_examples(
     ----------
     path : path
     text, label : str, optional
-        Fields of the records. Where not given, ``text`` and ``label``, or what people also call them, such as
-        ``question`` and ``answer``; or the two turns of a chat, in ``messages``. A field ``id``, where there is one,
-        is the name of the example.
+        Fields of the records. By default ``text`` and ``label``, or other usual names such as ``question`` and
+        ``answer``; or the two turns of a chat, in ``messages``. If there is a field ``id``, it is the name of the
+        example.
     prefix : str
-        Names are this and a number where there is no ``id``.
+        Without ``id``, names are this and a number.
 
     Examples
     --------

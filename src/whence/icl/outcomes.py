@@ -171,15 +171,15 @@ class Prompted(PromptOutcomes):
     model : LanguageModel
     prompts : Prompts
     metrics : str or sequence of str
-        Of "loss" (cross-entropy over label words), "accuracy", "margin".
+        "loss" (cross-entropy over label words), "accuracy" or "margin", or several of these.
     per_query : bool
         Whether every query is a separate outcome, instead of their mean.
     order : {"listed", "random"}
-        In which order the demonstrations of a subset stand: as in the list of candidates, or drawn by the row's seed.
-        As listed, what a demonstration does includes what its place does: the first candidates always come first.
+        Order of the demonstrations in a prompt: as in the list of candidates, or drawn by the row's seed. As listed,
+        the effect of a demonstration includes that of its place, since the first candidates always come first.
     scorer : callable, optional
-        ``scorer(generated, answer)`` judges the text that the model generates where answers are open: a number, higher
-        being better. By default 1 where the two are the same, apart from space around them, else 0.
+        ``scorer(generated, answer)`` scores the text that the model generates, if answers are open: a number, higher
+        being better. By default 1 if the two are the same, apart from space around them, else 0.
     """
 
     def __init__(

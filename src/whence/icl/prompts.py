@@ -101,7 +101,7 @@ class Prompts:
     encode : callable
         Tokens of a text, without special ones.
     open : bool
-        Whether labels are answers in free text, of which the model is asked for the likelihood of the right one.
+        Whether labels are answers in free text. The outcome is then the likelihood of the right answer.
     """
 
     demos: tuple[Example, ...]
@@ -137,11 +137,11 @@ class Prompts:
         demos, queries : sequence of Example
         template : Template, optional
         words : mapping of label to word, optional
-            What the model is to say for each label; the label itself where not given.
+            Word that the model should say for each label; by default the label itself.
         start : sequence of int
             Special tokens that open every prompt.
         open : bool
-            Whether labels are answers in free text, and not classes.
+            Whether labels are answers in free text instead of classes.
 
         Examples
         --------

@@ -102,6 +102,10 @@ class Recommendation:
         """Number of true prompts that the surrogate was fitted to."""
         return self.model.outcomes.n_runs if self.model.rungs else 0
 
+    def __repr__(self) -> str:
+        loss = f"expected loss {self.loss:.4g} (90% interval {self.low:.4g} to {self.high:.4g})"
+        return f"Prompt: {', '.join(self.names)}; {loss}; order: {self.how}\n{self.judged}"
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row per demonstration, the most helpful first, with its text and label."""
         frame = self.attribution.to_frame().drop(columns="target").rename(columns={"task": "name"})
@@ -144,7 +148,7 @@ def recommend(
     n_estimates : int
         Prompts to estimate.
     anchors : int
-        Forward and backward passes per query that estimates are made of.
+        Anchor prompts of the estimates; each takes a forward and a backward pass per query.
     path : path, optional
         Run folder for the true prompts; created, or resumed if it exists.
     scorer : callable, optional

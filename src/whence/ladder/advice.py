@@ -258,7 +258,7 @@ def _beyond(
     """Return what to use if no method is within the budget."""
     if budget is None:
         enough = counted(PER_TASK * work.n_tasks, "true run")
-        return "retrain", f"no estimate is worth its price here: a surrogate of {enough} tells about as much."
+        return "retrain", f"no estimate is worth its price here: a surrogate of {enough} is about as good."
     short = prices["merge"].once * min(1.0, QUARTER / work.early) + (work.n_tasks + 1) * prices["merge"].each
     if (short_runs := short / prices["retrain"].each) <= budget:
         return "merge", (

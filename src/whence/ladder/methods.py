@@ -64,7 +64,7 @@ METHODS = {
         "a model linear in what is trained, or nearly so: heads, small changes", _gradex, trains=False
     ),
     "gradex-along": Method(
-        "one run, then gradients along it: where linearising at the start tells little", _along
+        "one run, then gradients along it: if linearising at the start is not enough", _along
     ),
     "influence": _scores("influence", "one run, then influence functions halfway: the first thing to fuse"),
     "influence-along": _scores("influence", "the same at every quarter of the run, averaged", at=QUARTERS),

@@ -75,8 +75,8 @@ def note_pooled(cells: Mapping[str, Sequence[Any]], aside: Mapping[str, str], S:
     if said:
         warnings.warn(
             DataWarning(
-                f"Outcomes of the same tasks differ by {some_of(said)} of what the tasks leave unexplained. That is no "
-                "task, and the runs are fitted as if they were of one kind: better give only those that are."
+                f"Outcomes of the same tasks differ by {some_of(said)} of what the tasks leave unexplained. The fit "
+                "takes all runs as of one kind: give only runs that are."
             ),
             stacklevel=5,
         )

@@ -167,7 +167,7 @@ def _teaching(belief: Belief, space: Space, rng: np.random.Generator, *, effects
         open_tasks, open_pairs = int((~settled[:n_tasks]).sum()), int((~settled[n_tasks:]).sum())
         counts = ((open_tasks, "task"), (open_pairs, "pair"))
         open_ones = " and ".join(counted(count, what) for count, what in counts if count)
-        why = f"tells most about {open_ones} whose effect is open"
+        why = f"most informative about {open_ones} whose effect is still unclear"
     else:
         about = covariance
         typical = float(np.sqrt(np.maximum(np.diag(covariance), 0)).mean() * unit.mean())

@@ -79,7 +79,7 @@ def _chosen(setup: Setup, budget: int) -> Chosen:
     spent, _ = default_mix(prices, work, budget, share=SHARE) if of_loss and not work.exact else ({}, budget)
     if spent:
         kinds = " and ".join(f"'{name}'" for name in spent)
-        words = f"Cheap rung: {most} estimates by {kinds}, for the price of {sum(spent.values()):.1f} true runs."
+        words = f"Estimates: {most} by {kinds}, for the price of {sum(spent.values()):.1f} true runs."
         return {"methods": list(spent), "n": most, "words": words}
     prices = {name: price for name, price in prices.items() if METHODS[name].kind == "estimates"}
     numbers = {
@@ -90,13 +90,13 @@ def _chosen(setup: Setup, budget: int) -> Chosen:
     if not enough:
         name = min(prices, key=lambda each: prices[each].total(most))
         cost = prices[name].total(most) / run
-        words = f"No cheaper rung: {most} estimates by '{name}' cost as much as {cost:.0f} true runs."
+        words = f"No estimates: {most} by '{name}' would cost as much as {cost:.0f} true runs."
         return {"methods": [], "n": 0, "words": words}
     nearest = max(map(work.expected, enough))
     alike = [name for name in enough if work.expected(name) >= nearest - ALIKE]
     name = min(alike, key=lambda each: prices[each].total(enough[each]))
     cost = prices[name].total(enough[name]) / run
-    words = f"Cheap rung: {enough[name]} estimates by '{name}', for the price of {cost:.1f} true runs."
+    words = f"Estimates: {enough[name]} by '{name}', for the price of {cost:.1f} true runs."
     return {"methods": [name], "n": enough[name], "words": words}
 
 

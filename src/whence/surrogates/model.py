@@ -90,7 +90,29 @@ class Part:
 
 @dataclass(frozen=True)
 class Model(Shown):
-    """A fitted surrogate together with the table it was fitted to: what predictions and attributions are made from."""
+    """A fitted surrogate together with the table it was fitted to: what predictions and attributions are made from.
+
+    ``print`` shows what it is made of and how far to trust it.
+
+    Attributes
+    ----------
+    outcomes : Outcomes
+        The runs.
+    parts : tuple
+        Fitted surrogates, each of some of the targets.
+    rungs : tuple
+        Estimates that it was fitted with.
+
+    Examples
+    --------
+    >>> import whence
+    >>> subsets = whence.Exhaustive().draw(4)
+    >>> model = whence.fit(whence.Outcomes(subsets, subsets @ [1, 2, 0, -1], ["web", "code", "law", "ads"], ["loss"]))
+    >>> model.predict([["web", "code"], ["ads"]]).round(2).tolist()
+    [[3.0], [-1.0]]
+    >>> model.quality()["lds"] > 0.9, model.quality()["noise_ceiling"]
+    (True, nan)
+    """
 
     outcomes: Outcomes
     parts: tuple[Part, ...]
