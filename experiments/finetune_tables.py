@@ -4,10 +4,11 @@
     python experiments/finetune_tables.py reviews_large arithmetic_large         with adapters in all blocks
     python experiments/finetune_tables.py --merged reviews_large                 merged weights of fewer subsets
     python experiments/finetune_tables.py --alone reviews_large                  every rung alone
+    python experiments/finetune_tables.py --usual topics texts                   what whence finetune makes
     python experiments/finetune_tables.py --mixed reviews_large                  what to fuse, at whole prices
     python experiments/finetune_tables.py --picture docs/images/finetune_smollm.png   of what these found
 
-It reads the recorded runs (``whence.datasets.load("smollm_reviews")``, "smollm_arithmetic") and what
+It reads the recorded runs (``whence.datasets.load("smollm_reviews")`` and so on) and what
 experiments/finetune_smollm.py kept beside them: estimates of every rung, prices, choices. Rungs and true runs learn
 from runs of the first seed, and are judged on other subsets by the rank correlation, for each query, with the mean of
 both seeds (LDS). Everything is the mean over splits into subsets to learn from and to judge by, ± its standard
@@ -36,6 +37,7 @@ FUSED = (
     ("trak",), ("trak", "merged_weights"), ("merged_weights",), ("points",), ("trak", "points"),
     ("points", "merged_weights"),
 )  # fmt: skip
+USUAL = ("true runs", "points")  # what whence finetune makes, beside true runs alone
 MIXES = {
     "trak + influence": ("trak", "influence"),
     "trak + merged": ("trak", "merged_outputs"),
@@ -58,6 +60,7 @@ def main() -> None:
     parser.add_argument("families", nargs="*")
     parser.add_argument("--merged", nargs="*", default=[], help="families")
     parser.add_argument("--alone", nargs="*", default=[], help="families")
+    parser.add_argument("--usual", nargs="*", default=[], help="families")
     parser.add_argument("--mixed", nargs="*", default=[], help="families")
     parser.add_argument("--picture", type=Path)
     given = parser.parse_args()
@@ -67,11 +70,15 @@ def main() -> None:
         (RECORDED / f"{family}_scores.json").write_text(json.dumps(runs.means(), indent=1) + "\n", encoding="utf-8")
         print("\n\n".join([f"## {runs.family}", runs.ceiling(), *runs.tables()]), flush=True)
     for family in given.merged:
-        print(f"## {family}, merged by weights\n\n{Recorded(family, score=False).merged()}", flush=True)
+        print(f"## {family}, merged by weights\n\n{Recorded(family, ways=()).merged()}", flush=True)
     for family in given.alone:
-        print(f"## {family}, every rung alone\n\n{Recorded(family, score=False).alone()}", flush=True)
+        print(f"## {family}, every rung alone\n\n{Recorded(family, ways=()).alone()}", flush=True)
+    for family in given.usual:
+        runs = Recorded(family, ways=USUAL)
+        parts = [runs.ceiling(), *runs.fused(), runs.accused(USUAL), runs.chosen()]
+        print("\n\n".join([f"## {family}, as whence finetune has it", *parts]), flush=True)
     for family in given.mixed:
-        print(f"## {family}, fused\n\n{Recorded(family, score=False).mixed()}", flush=True)
+        print(f"## {family}, fused\n\n{Recorded(family, ways=()).mixed()}", flush=True)
     if given.picture:
         files = {family: RECORDED / f"{family}_scores.json" for family in ("reviews", "arithmetic")}
         picture({name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}, given.picture)
@@ -82,7 +89,7 @@ class Recorded:
 
     every = 1  # queries, of which one is used
 
-    def __init__(self, family: str, folder: Path = RECORDED, *, score: bool = True) -> None:
+    def __init__(self, family: str, folder: Path = RECORDED, *, ways: tuple[str, ...] | None = None) -> None:
         self.family = family
         runs = whence.datasets.load(f"smollm_{family}")
         kept = np.load(folder / f"{family}.npz")
@@ -97,12 +104,12 @@ class Recorded:
             self.estimates[name.removeprefix("rung_")] = made.rows(np.flatnonzero(~np.isnan(made.values).any(1)))
         self.splits = [self._split(seed) for seed in range(SPLITS)]
         self.mixes = {name: parts for name, parts in MIXES.items() if set(parts) <= set(self.estimates)}
-        if not score:
-            return
-        self.scores: dict[str, dict[int, Scores]] = {"true runs": {n: self._score((), n) for n in TRUE_RUNS}}
-        for name, parts in ({name: (name,) for name in self.estimates} | self.mixes).items():
-            alone = (0,) if len(parts) == 1 else ()
-            self.scores[name] = {n: self._score(parts, n) for n in (*alone, *TRUE_RUNS)}
+        self.parts: dict[str, tuple[str, ...]] = {"true runs": (), **{name: (name,) for name in self.estimates}}
+        self.parts |= self.mixes
+        self.scores: dict[str, dict[int, Scores]] = {}
+        for name in self.parts if ways is None else ways:
+            alone = (0,) if len(self.parts[name]) == 1 else ()
+            self.scores[name] = {n: self._score(self.parts[name], n) for n in (*alone, *TRUE_RUNS)}
 
     def _split(self, seed: int) -> tuple[np.ndarray, np.ndarray]:
         """Subsets to learn from, in order, and those to judge by, all of which have been trained twice."""
@@ -192,7 +199,7 @@ class Recorded:
 
     def price(self, name: str) -> tuple[float, float]:
         """Of the rungs of a way to predict, in true runs: by passes, and by the clock."""
-        parts = MIXES.get(name, (name,) if name in self.estimates else ())
+        parts = self.parts[name]
         shared = ["joint run"] if "influence" in parts and "trak" not in parts else []
         prices = np.array([self.prices[part] for part in (*parts, *shared)] or [[0.0, 0.0]], dtype=float)
         passes, clock = prices.sum(axis=0)
@@ -227,7 +234,8 @@ class Recorded:
             f"{lds(second, first):.2f} for each query and {mean:.2f} of the mean loss."
         )
 
-    def tables(self) -> list[str]:
+    def fused(self) -> list[str]:
+        """Scores of every way with more and more true runs, for each query and of the mean loss."""
         head = "| | price: passes (clock) | alone | " + " | ".join(f"+ {n}" for n in TRUE_RUNS) + " |"
         rows = [[], []]
         for name, scores in self.scores.items():
@@ -236,6 +244,11 @@ class Recorded:
             for kind, own in zip(("each query", "mean loss"), rows, strict=True):
                 cells = [spread(scores[n][kind]) if n in scores else "–" for n in (0, *TRUE_RUNS)]
                 own.append(f"| {NAMES.get(name, name)} | {price} | " + " | ".join(cells) + " |")
+        line = "|---" * (3 + len(TRUE_RUNS)) + "|"
+        parts = ["\n".join([head, line, *own]) for own in rows]
+        return [f"Each query:\n\n{parts[0]}", f"Mean loss:\n\n{parts[1]}"]
+
+    def tables(self) -> list[str]:
         worth = ["| | total price | LDS | true runs alone with that LDS |", "|---|---|---|---|"]
         for name, scores in list(self.scores.items())[1:]:
             for n in TRUE_RUNS[:-1]:
@@ -243,26 +256,18 @@ class Recorded:
                 passes, clock = self.price(name)
                 price = f"{n + passes:.0f} ({n + clock:.0f})".replace("nan", "–")
                 worth.append(f"| {NAMES[name]}, {n} true runs | {price} | {score:.2f} | {self.worth(score)} |")
-        line = "|---" * (3 + len(TRUE_RUNS)) + "|"
-        parts = ["\n".join([head, line, *own]) for own in rows]
-        return [
-            f"Each query:\n\n{parts[0]}",
-            f"Mean loss:\n\n{parts[1]}",
-            "\n".join(worth),
-            self.accused(),
-            self.chosen(),
-        ]
+        return [*self.fused(), "\n".join(worth), self.accused(("true runs", *self.mixes)), self.chosen()]
 
-    def accused(self) -> str:
+    def accused(self, ways: tuple[str, ...]) -> str:
         """Planted bad sources that were found, and others that were accused, on every split and number of runs."""
         bad = set(self.known["setting"]["bad"])
         lines = ["| | " + " | ".join(f"{n} true runs" for n in TRUE_RUNS) + " |", "|---" * (1 + len(TRUE_RUNS)) + "|"]
-        for name in ("true runs", *self.mixes):
+        for name in ways:
             cells = []
             for n in TRUE_RUNS:
                 counts = []
                 for learn, _ in self.splits:
-                    estimates = {part: mean_loss(self.estimates[part]) for part in MIXES.get(name, ())}
+                    estimates = {part: mean_loss(self.estimates[part]) for part in self.parts[name]}
                     model = whence.fit(mean_loss(self.truth.rows(learn[:n])), estimates=estimates or None)
                     frame = whence.attribute(model).to_frame()
                     hurts = set(frame[frame["verdict"] == "hurts"]["task"])
