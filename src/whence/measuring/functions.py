@@ -62,9 +62,23 @@ def load_function(text: str) -> tuple[object, list[str] | None]:
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
     except (Exception, SystemExit) as error:
-        raise InputError(f"{where}: cannot be loaded ({brief(error)}).") from error
+        package = isinstance(error, ImportError) and "relative import" in str(error) and where.endswith(".py")
+        hint = _as_module(Path(where), name) if package else ""
+        raise InputError(f"{where}: cannot be loaded ({brief(error)}).{hint}") from error
     tasks = getattr(module, "TASKS", None)
     return found, None if tasks is None else [str(task) for task in tasks]
+
+
+def _as_module(path: Path, name: str) -> str:
+    """How to name a function of a file that is part of a package."""
+    path = path.absolute()
+    folders = [path.parent]
+    while (folders[-1].parent / "__init__.py").is_file():
+        folders.append(folders[-1].parent)
+    module = ".".join([*(folder.name for folder in reversed(folders)), path.stem])
+    above = folders[-1].parent
+    where = "" if above == Path.cwd() else f", in the folder {above}"
+    return f" It is part of a package: name it as {module}:{name}{where}."
 
 
 def _named(module: ModuleType, name: str, where: str) -> object:
