@@ -98,7 +98,7 @@ def _execute(path: Path, text: str) -> ModuleType:
     known = sys.modules.get(path.stem)
     ours = known is None or getattr(known, "__file__", None) == str(path)
     module = ModuleType(path.stem if ours else f"_whence_{path.stem}")
-    module.__file__ = str(path)
+    module.__file__, module.__package__ = str(path), ""
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # what lies beside it can be imported, as by a script
     sys.modules[module.__name__] = module
