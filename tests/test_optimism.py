@@ -54,6 +54,23 @@ def test_the_interval_of_the_recommended_subset_holds(shape, outcome, replicates
     assert own > plain
 
 
+@pytest.mark.filterwarnings("ignore:There are .* distinct subsets", "ignore:.*outside the range")
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_was_run_twice_without_noise_is_known(exact):
+    S = np.vstack([whence.Bernoulli(0.5).draw(6, 16, seed=2), np.ones((2, 6)), [[1, 1, 1, 1, 1, 0]]])
+    values = np.exp(S @ [0.91, -0.37, 0.53, -0.71, 0.23, -0.13])
+    if not exact:  # outcomes on so coarse a scale that a repeat may come out the same by chance
+        values = np.round(values)
+    model = whence.fit(whence.Outcomes(S, values, maximize=True))
+    expected, low, high = expected_of_chosen(model, np.ones(6))
+    assert (expected == low == high == values[16]) == exact
+    assert (low < high) != exact
+    other = expected_of_chosen(model, S[-1])  # run once, and as exact
+    assert (other[0] == values[-1]) == exact
+    _, low, high = expected_of_chosen(model, np.zeros(6))
+    assert low < high  # never run
+
+
 @pytest.mark.filterwarnings("ignore:There are .* distinct subsets")
 def test_a_handful_of_subsets_does_not_lead_the_expected_outcome_astray():
     """Ten subsets, each run three times: tails of so few are chance, and must not bend what is expected."""

@@ -6,7 +6,7 @@ of the prediction, correct the prediction and say how wide its interval has to b
 one side, the interval reaches further on that side. Where the highest predictions were too low, it reaches further on
 the better side: what grows ever faster is best where no run is. Neither end is out of proportion to the range of the
 outcomes. Where the subset itself was run, its own outcomes count for as much as their noise allows, and not for more;
-where replicates tell that noise, what other predictions came to counts less.
+where replicates tell that noise, what other predictions came to counts less, and nothing where runs have none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtri, stdtrit
 
+from whence.outcomes.table import distinct_rows
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
 from whence.surrogates.posterior import LEVEL
@@ -39,6 +40,8 @@ NORMAL_TAIL = float(ndtri(TAIL) / ndtri(0.25))
 WORSE_THAN_RUNS, BETTER_THAN_EXPECTED = 0.25, 3.0
 # As many runs as the guess that half of the variance of a held-out run is noise is worth beside replicates.
 GUESSED_RUNS = 4
+# Where a smaller share of the pairs of different subsets came out alike, a repeat that did has no noise.
+BY_CHANCE = 0.05
 
 
 def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array]:
@@ -56,6 +59,9 @@ def expected_of_chosen(model: Model, subset: Array) -> tuple[Array, Array, Array
             continue
         alike = np.argsort(np.abs(mean - predicted[t]), kind="stable")[: max(FEWEST_HELD_OUT, len(mean) // 4)]
         width, others = max(std[t], LEAST_STD * np.median(spread[alike])), 1.0
+        if own[known].any() and _exact(model.outcomes.subsets[known], values):
+            expected[t], half_width[t] = values[own[known]][0], 0.0
+            continue
         if own[known].any():
             noise = _noise(model.outcomes.subsets[known], values)
             expected[t], own_width, others = _measured(
@@ -165,6 +171,15 @@ def _noise(subsets: Array, values: Array) -> tuple[float, int]:
     which, counts = np.unique(subsets, axis=0, return_inverse=True, return_counts=True)[1:]
     means = np.bincount(which.ravel(), values) / counts
     return float(((values - means[which.ravel()]) ** 2).sum()), len(values) - len(counts)
+
+
+def _exact(subsets: Array, values: Array) -> bool:
+    """Return whether runs have no noise: all repeated ones came out the same, and others hardly ever do by chance."""
+    squares, freedom = _noise(subsets, values)
+    first = distinct_rows(subsets)[0]
+    counts = np.unique(values[first], return_counts=True)[1]
+    pairs = len(first) * (len(first) - 1)
+    return freedom > 0 and squares == 0 and float((counts * (counts - 1)).sum()) < BY_CHANCE * pairs
 
 
 def _student(freedom: float) -> float:
