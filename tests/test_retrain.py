@@ -408,6 +408,12 @@ def test_a_start_for_every_seed():
             np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-11)
 
 
+def test_no_names_are_the_empty_subset():
+    tasks, target = data()
+    outcome = Retrain(Problem(make("mlp"), tasks, target), RECIPES["sgd"])
+    assert outcome([], 0) == outcome([0] * N_TASKS, 0)
+
+
 def test_statistics_are_part_of_a_start():
     (tasks, target), drawn = data(), make("batch norm", 5)
     drawn[1].running_mean += 3.0
