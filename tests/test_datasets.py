@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import spearmanr
 from sklearn.linear_model import RidgeCV
@@ -15,7 +16,7 @@ import whence
 from whence.cli import app
 from whence.cli.benchmark import _Estimates
 from whence.datasets import available, leaderboard, load, recorded
-from whence.datasets.leaderboard import averaged, some_targets
+from whence.datasets.leaderboard import Leaderboard, averaged, some_targets
 from whence.demo import digits_set_function
 from whence.errors import InputError
 from whence.surrogates.peers import fitting, peers
@@ -168,6 +169,41 @@ def test_the_verb_prints_a_method_of_ones_own_beside_whence(tmp_path, monkeypatc
         refused = CliRunner().invoke(app, ["benchmark", f"mine.py:{name}"])
         assert refused.exit_code == 2
         assert why in " ".join(refused.stderr.split())
+
+
+def test_a_method_that_fails_has_no_mean_and_the_exit_status_says_so(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from sklearn.linear_model import Ridge\nclass Few(Ridge):\n"
+        "    def fit(self, X, y):\n"
+        "        if X.shape[1] > 10: raise ValueError('too many tasks')\n        return super().fit(X, y)\n"
+        "class Never(Ridge):\n    def fit(self, X, y): raise RuntimeError('no licence')\n"
+        "few, never = Few(), Never()\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    asked = ["benchmark", "mine.py:few", "--runs", "10", "--splits", "2", "--targets", "2"]
+    fine = CliRunner().invoke(app, [*asked, "--data", "digits"])
+    assert fine.exit_code == 0, fine.output
+    both = [*asked, "mine.py:never", "--data", "digits", "--data", "newsgroups"]
+    shown = CliRunner().invoke(app, both)
+    assert shown.exit_code == 1
+    text = " ".join(shown.output.split())
+    assert "mine.py:never failed everywhere: RuntimeError: no licence" in text
+    assert "mine.py:few has no mean, since it failed on newsgroups." in text
+    assert "mine.py:few –" in text
+    document = CliRunner().invoke(app, [*both, "--json"])
+    assert document.exit_code == 1
+    failed = {(row["method"], row["data"]): row["failed"] for row in json.loads(document.stdout)["scores"]}
+    assert failed["mine.py:few", "digits"] == 0 < failed["mine.py:few", "newsgroups"]
+    assert failed["whence", "newsgroups"] == 0
+
+
+def test_a_mean_over_data_sets_is_over_all_of_them():
+    rows = [("a", "x", 10, 0.2), ("a", "y", 10, 0.4), ("b", "x", 10, 0.9), ("b", "y", 10, np.nan), ("a", "x", 20, 0.5)]
+    frame = pd.DataFrame([(*row, 0) for row in rows], columns=["method", "data", "runs", "lds", "failed"])
+    summary = Leaderboard(frame, 1).summary()
+    assert summary.loc["a"].to_dict() == pytest.approx({10: 0.3, 20: 0.5})
+    assert summary.loc["b"].isna().all()
+    assert list(summary.index) == ["a", "b"]
 
 
 def test_outcomes_of_a_function_are_matched_to_targets_by_name_and_averaged_for_the_mean():

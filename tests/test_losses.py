@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -58,7 +60,9 @@ def case(request):
     given, shape, labels = CASES[request.param]
     outputs = normal(2, 4, int(np.prod(shape)), seed=1)
     loss = as_loss(given, shape, labels)
-    loss.check(outputs[0].reshape(4, *shape) if shape else outputs[0], labels, "tasks")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The loss CrossEntropyLoss of a batch")  # of weighted classes; see below
+        loss.check(outputs[0].reshape(4, *shape) if shape else outputs[0], labels, "tasks")
     return loss, outputs, labels
 
 
@@ -277,7 +281,7 @@ def test_a_loss_that_looks_at_numbers_is_run_one_at_a_time():
         ("squared", {"metrics": "accuracy"}, "for classes"),
         ("squared", {"metrics": lambda o, y: o.mean()}, "needs one: give metrics="),
         ("squared", {"metrics": {"bad": lambda o, y: o.nope}}, "metric 'bad' cannot be computed .*nope"),
-        ("squared", {"metrics": {"wide": lambda o, y: torch.zeros(7)}}, "number for each of 4 examples, or one"),
+        ("squared", {"metrics": {"wide": lambda o, y: torch.zeros(7)}}, "number for each of 5 examples, or one"),
         ("squared", {"metrics": {"r": cubic}, "per_query": True}, "'r' is one number for many queries"),
         ("squared", {"metrics": {"r": cubic}, "maximize": ["s"]}, "no metric 's' to maximize"),
     ],
@@ -290,6 +294,20 @@ def test_what_cannot_be_a_loss_or_metric_is_refused_in_a_sentence(loss, options,
 def test_a_loss_of_whole_batches_is_warned_of():
     with pytest.warns(DataWarning, match="not the mean over its examples"):
         problem_with(lambda outputs, labels: (outputs - labels).square().mean().sqrt())
+
+
+def test_weighted_classes_train_with_another_loss_than_torch_which_is_warned_of():
+    labels = torch.tensor([0, 1, 0, 0, 0, 1])
+    group, weight = (normal(6, 4).float(), labels), torch.tensor([1.0, 5.0])
+    torch.manual_seed(0)
+    model = nn.Linear(4, 2)
+    with pytest.warns(DataWarning, match="divide the weights by their mean over your examples"):
+        whence.Problem(model, {"a": group}, group, loss=nn.CrossEntropyLoss(weight=weight))
+    balanced = nn.CrossEntropyLoss(weight=weight / weight[labels].mean())
+    with pytest.warns(DataWarning, match="not the mean over its examples"):  # of the few that it is tried on
+        problem = whence.Problem(model, {"a": group}, group, loss=balanced)
+    outputs = model(group[0]).detach()
+    torch.testing.assert_close(problem.loss(outputs, labels).mean(), balanced(outputs, labels))
 
 
 def test_labels_that_are_the_tokens_themselves_are_refused():
@@ -351,6 +369,111 @@ def test_accuracy_of_several_labels_and_of_sequences():
     assert whence.Retrain(problem, whence.Recipe(steps=1))([0, 0], 0)["accuracy"] == pytest.approx(np.mean(rows))
     with pytest.raises(InputError, match="one label per example"):
         problem_with("cross_entropy", shape=(3, 4), labels=tokens, metrics="margin")
+
+
+def outcome(problem):
+    (value,) = whence.Retrain(problem, whence.Recipe(steps=1))([0, 0], 0).values()
+    return value
+
+
+def column_problem(labels, loss, metric, outputs=1, last=None):
+    """A problem with so many outputs and one label each, and the outputs for its targets."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, outputs), *([last] if last else []))
+    group = normal(6, 4).float(), labels
+    problem = whence.Problem(model, {"a": group, "b": group}, group, loss=loss, metrics=metric)
+    return problem, model(group[0]).detach()
+
+
+@pytest.mark.parametrize("metric", [nn.L1Loss(), nn.functional.l1_loss, {"x": nn.L1Loss(reduction="none")}])
+def test_losses_of_torch_as_metrics_compare_each_output_with_its_label(metric):
+    labels = normal(6, seed=3).float()
+    problem, outputs = column_problem(labels, "squared", metric)
+    assert outcome(problem) == pytest.approx(float((outputs[:, 0] - labels).abs().mean()), rel=1e-5)
+
+
+@pytest.mark.parametrize("function", [lambda o, y: (o - y).abs(), lambda o, y: (o - y).abs().mean()])
+def test_metrics_that_compare_all_pairs_are_refused(function):
+    labels = normal(6, seed=3).float()
+    with pytest.raises(InputError, match=r"compares each output with the labels of all examples.*outputs\[:, 0\]"):
+        column_problem(labels, "squared", {"error": function})
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda o, y: (o[:, 0] - y).abs(),
+        lambda o, y: (o[..., 0] - y).abs().mean(),
+        lambda o, y: (o.squeeze(-1) - y).abs().mean(),
+        lambda o, y: (o.sum(-1) - y).abs().mean(),
+        lambda o, y: (o.flatten() - y.flatten()).abs().mean().item(),
+        lambda o, y: (o - y[:, None]).abs(),
+    ],
+)
+def test_metrics_that_pair_outputs_and_labels_are_taken(function):
+    labels = normal(6, seed=3).float()
+    problem, outputs = column_problem(labels, "squared", {"error": function})
+    assert outcome(problem) == pytest.approx(float((outputs[:, 0] - labels).abs().mean()), rel=1e-5)
+
+
+def test_accuracy_and_margin_of_probabilities():
+    labels = torch.tensor([0.0, 1, 1, 0, 1, 0])
+    for loss in (nn.BCELoss(), nn.functional.binary_cross_entropy):
+        problem, shares = column_problem(labels, loss, "accuracy", last=nn.Sigmoid())
+        right = float(((shares[:, 0] > 0.5) == (labels > 0)).float().mean())
+        assert outcome(problem) == pytest.approx(right) != float(labels.mean())
+        problem, _ = column_problem(labels, loss, "margin", last=nn.Sigmoid())
+        assert outcome(problem) == pytest.approx(float((shares.logit()[:, 0] * (2 * labels - 1)).mean()), rel=1e-4)
+    problem, shares = column_problem(MANY[[0, 1, 2, 3, 0, 1]].float(), nn.BCELoss(), "accuracy", 3, nn.Sigmoid())
+    assert outcome(problem) == pytest.approx(float(((shares > 0.5) == MANY[[0, 1, 2, 3, 0, 1]]).float().mean()))
+
+
+@pytest.mark.parametrize(
+    ("loss", "labels"),
+    [
+        (nn.MSELoss(), torch.tensor([0, 3, 5, 1, 2, 2])),
+        (nn.MSELoss(), torch.tensor([0, 1, 1, 0, 1, 0])),
+        (nn.functional.huber_loss, torch.tensor([0.0, 1, 1, 0, 1, 0])),
+        (lambda o, y: (1 - o[:, 0] * y).clamp_min(0).mean(), torch.tensor([-1, 1, 1, -1, 1, -1])),
+    ],
+)
+def test_accuracy_of_labels_that_are_no_classes_is_refused(loss, labels):
+    for metric in ("accuracy", "margin"):
+        with pytest.raises(InputError, match="is for classes, counted from 0"):
+            column_problem(labels, loss, metric)
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.CrossEntropyLoss(weight=torch.ones(4), ignore_index=0), nn.NLLLoss(ignore_index=0)]
+)
+@pytest.mark.filterwarnings("ignore:The loss CrossEntropyLoss of a batch")
+def test_accuracy_of_sequences_leaves_out_what_the_loss_ignores(loss):
+    problem = problem_with(loss, shape=(3, 4), labels=lambda n, s: tokens(n, s).clamp_min(0), metrics="accuracy")
+    guess = problem.output_fn(problem.start, problem.targets.inputs).view(5, 3, 4).argmax(-1)
+    rows = [
+        np.mean([g == y for g, y in zip(*pair, strict=True) if y != 0])
+        for pair in zip(guess.tolist(), problem.targets.labels.tolist(), strict=True)
+    ]
+    assert outcome(problem) == pytest.approx(np.mean(rows))
+
+
+def test_a_metric_may_need_more_than_a_few_queries():
+    labels = torch.tensor([0, 0, 0, 0, 1, 1])
+
+    def spread(outputs, labels):
+        if len(labels.unique()) < 2:
+            raise ValueError("only one class")
+        return outputs[labels == 1, 0].mean() - outputs[labels == 0, 0].mean()
+
+    problem, outputs = column_problem(labels, "logistic", spread)
+    assert outcome(problem) == pytest.approx(float(spread(outputs, labels)), rel=1e-5)
+    with pytest.raises(InputError, match=r"'spread' cannot be computed .*only one class"):
+        column_problem(torch.zeros(6), "logistic", spread)
+
+
+def test_a_number_for_each_class_is_not_one_for_each_query():
+    with pytest.raises(InputError, match=r"must return a number for each of 6 examples.*shape \(4,\)"):
+        column_problem(torch.tensor([0, 1, 2, 3, 0, 1]), "cross_entropy", {"f1": lambda o, y: torch.zeros(4)}, 4)
 
 
 def test_a_folder_of_one_loss_is_refused_by_another(tmp_path):

@@ -70,6 +70,9 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "exp.py").write_text(EXPERIMENT)
     (tmp_path / "beside.py").write_text(BESIDE)
     (tmp_path / "broken.py").write_text("import no_such_module\n")
+    (tmp_path / "made" / "inner").mkdir(parents=True)
+    for name in ("made/__init__.py", "made/inner/__init__.py", "made/inner/part.py"):
+        (tmp_path / name).write_text("from .near import train\n" if name.endswith("part.py") else "")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name in ("exp", "beside", "broken"):
@@ -195,6 +198,7 @@ MISTAKES = {
     "one argument": (["exp.py:one_argument", "-d", "loo"], "must take a subset and a seed"),
     "broken file": (["broken.py:train", "-d", "loo"], "cannot be loaded (ModuleNotFoundError: No module named"),
     "no module": (["no.such:train", "-d", "loo"], "cannot be loaded (ModuleNotFoundError"),
+    "file of a package": (["made/inner/part.py:train", "-d", "loo"], "name it as made.inner.part:train."),
     "odd design": (["exp.py:train", "-d", "best"], "A design must be bernoulli:P"),
     "no n": (["exp.py:train", "-d", "fixed:2"], "say how many, as in -n 100"),
     "too many": (["exp.py:train", "-d", "fixed:2", "-n", "99"], "fewer than the n=99 asked for"),

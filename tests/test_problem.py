@@ -221,6 +221,42 @@ def test_one_step_and_a_run_need_no_vmap():
         Stack(problem, batched=True)
 
 
+class Dropping(nn.Module):
+    """A model with a dropout that evaluation does not switch off."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = perceptron()
+
+    def forward(self, x):
+        return nn.functional.dropout(self.layers(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        (Dropping, "two passes over the same target differ"),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3, track_running_stats=False)),
+            "outputs for an example depend on the others in its batch",
+        ),
+    ],
+)
+def test_outcomes_that_are_no_function_of_the_examples_are_warned_of(model, text):
+    torch.manual_seed(0)
+    group = torch.randn(6, 4), torch.randint(3, (6,))
+    with pytest.warns(DataWarning, match=f"In evaluation mode, {text}"):
+        Problem(model(), {"a": group}, group)
+
+
+@pytest.mark.parametrize("make", [lambda: nn.Dropout(0.5), lambda: nn.BatchNorm1d(3), lambda: nn.Softmax(-1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_dropout_and_batch_normalisation_of_training_are_not_warned_of(make, dtype):
+    torch.manual_seed(0)
+    group = torch.randn(6, 4).to(dtype), torch.randint(3, (6,))
+    Problem(nn.Sequential(nn.Linear(4, 3), make()).to(dtype), {"a": group}, group)
+
+
 # ---- optimizers ------------------------------------------------------------------------------------------
 
 

@@ -251,6 +251,23 @@ def test_half_precision_is_near_to_single_and_not_the_same():
     assert "precision bfloat16" in str(replace(recipe, precision="bfloat16"))
 
 
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_model_in_half_precision_learns_as_one_in_single(batched):
+    tasks, target = data()
+    found = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        cast = {name: (inputs.to(dtype), labels) for name, (inputs, labels) in tasks.items()}
+        problem = Problem(make("mlp").to(dtype), cast, (target[0].to(dtype), target[1]))
+        recipe = Recipe(steps=100, lr=0.05, optimizer=SGD(momentum=0.9), batch_size=None)
+        start, end = (
+            Retrain(problem, recipe, batched=batched).batch([[0] * 4, [1] * 4], [0, 0])["loss"]
+            if batched
+            else [Retrain(problem, recipe, batched=False)(subset, 0)["loss"] for subset in ([0] * 4, [1] * 4)]
+        )
+        found[dtype] = end - start
+    assert found[torch.bfloat16] == pytest.approx(found[torch.float32], rel=0.1)
+
+
 @pytest.mark.parametrize(
     ("make_one", "text"),
     [
@@ -389,6 +406,21 @@ def test_a_start_for_every_seed():
         for row, (subset, seed) in enumerate(zip(SUBSETS, SEEDS, strict=True)):
             expected = judged(by_hand(make("mlp", seed), tasks, recipe, subset, seed), target)
             np.testing.assert_allclose(found[row], expected, rtol=1e-9, atol=1e-11)
+
+
+def test_no_names_are_the_empty_subset():
+    tasks, target = data()
+    outcome = Retrain(Problem(make("mlp"), tasks, target), RECIPES["sgd"])
+    assert outcome([], 0) == outcome([0] * N_TASKS, 0)
+
+
+def test_statistics_are_part_of_a_start():
+    (tasks, target), drawn = data(), make("batch norm", 5)
+    drawn[1].running_mean += 3.0
+    problem = Problem(make("batch norm"), tasks, target)
+    found = Retrain(problem, RECIPES["sgd"], init=lambda seed: drawn)([0] * N_TASKS, 0)["loss"]
+    outputs = drawn.eval()(target[0]).detach()
+    assert found == pytest.approx(float(nn.functional.cross_entropy(outputs, target[1])))
 
 
 def test_a_start_that_does_not_fit_is_refused():

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from whence.errors import InputError, did_you_mean
+from whence.errors import InputError, brief, did_you_mean
 from whence.gradients.groups import ROWS, differentiable
 from whence.gradients.projections import flatten, n_params, split
+from whence.models.derivatives import mapped, pushed
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params, plain_attention
 from whence.models.losses import Loss
@@ -122,16 +123,23 @@ class Curvature:
             return self.output_fn(at, inputs)
 
         def hessian(vector: Params) -> Params:
-            found: Params = torch.func.jvp(torch.func.grad(value), (self.params,), (vector,))[1]
+            try:  # in reverse mode twice, torch has some second derivatives wrong, such as that of weight_norm
+                found: Params = torch.func.jvp(torch.func.grad(value), (self.params,), (vector,))[1]
+            except NotImplementedError as error:
+                raise InputError(
+                    "The Hessian of this model cannot be computed, for torch does not know the second derivative of "
+                    f"some operation in it ({brief(error).partition('. ')[0]}): give curvature='gauss_newton'."
+                ) from error
             return found
 
         def gauss_newton(vector: Params) -> Params:
-            at, moved = torch.func.jvp(outputs, (self.params,), (vector,))[:2]
-            curved = torch.func.jvp(torch.func.grad(total), (at,), (moved,))[1]
+            at, moved = pushed(outputs, self.params, vector)
+            curved = pushed(torch.func.grad(total), at, moved)[1]
             back: Params = torch.func.vjp(outputs, self.params)[1](weights[:, None] * curved)[0]
             return back
 
-        return torch.func.vmap(hessian if self.kind == "hessian" else gauss_newton)(vectors)
+        products: Params = mapped(hessian if self.kind == "hessian" else gauss_newton, vectors)
+        return products
 
     @cached_property
     def _root(self) -> Tensor | None:
@@ -154,6 +162,6 @@ class Curvature:
         def single(at: Params, x: Inputs) -> Tensor:
             return self.output_fn(at, tree_map(lambda leaf: leaf[None], x))[0]
 
-        jacobian = torch.func.vmap(torch.func.jacrev(single), in_dims=(None, 0))(self.params, inputs)
+        jacobian = mapped(torch.func.jacrev(single), self.params, inputs, in_dims=(None, 0))
         root = self.loss.root(self.output_fn(self.params, inputs), labels)
         return root.mT @ flatten(jacobian, 2)

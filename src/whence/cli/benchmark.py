@@ -13,9 +13,11 @@ from whence.cli.shell import Answer
 from whence.display.layout import Page, Row, remark, table, title
 from whence.display.numbers import number
 from whence.display.pages import SCORES
-from whence.errors import InputError
+from whence.errors import InputError, some_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from whence.arrays import Floats
     from whence.measuring.outcome_fn import OutcomeFn
     from whence.outcomes import Outcomes
@@ -82,10 +84,25 @@ def benchmark(
         title("Mean rank correlation over data sets"),
         table(["method", *(f"{size} runs" for size in summary.columns)],
               [[str(method), *(number(value) for value in row)] for method, row in summary.iterrows()]),
+        *(Text(sentence, style="red") for sentence in _failures(found.frame, splits)),
         *(remark(f"{name}: {words}") for name, words in SCORES.items()),
         remark("of the mean: the rank correlation where the mean over targets is the outcome"),
     ]  # fmt: skip
-    return Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page)
+    failed = bool(found.frame["failed"].any())
+    return Answer({"scores": found.frame.to_dict("records"), "data": sets.to_dict("index")}, page, failed=failed)
+
+
+def _failures(frame: "pd.DataFrame", splits: int) -> list[str]:
+    """Which methods have no mean, and why."""
+    sentences = []
+    for method, part in frame.groupby("method", sort=False):
+        lost = part[part["failed"] == splits]
+        where = list(dict.fromkeys(lost["data"]))
+        if len(lost) == len(part):
+            sentences.append(f"{method} failed everywhere: {lost['message'].iloc[0]}")
+        elif where:
+            sentences.append(f"{method} has no mean, since it failed on {some_of(where)}.")
+    return sentences
 
 
 def _method(text: str, seed: int) -> "Method":

@@ -41,8 +41,12 @@ class Leaderboard(Shown):
         return self.frame
 
     def summary(self) -> pd.DataFrame:
-        """Return the mean LDS over data sets, methods by sizes, the best method first."""
-        table = self.frame.pivot_table("lds", "method", "runs", sort=False)
+        """Return the mean LDS over data sets, methods by sizes, the best method first.
+
+        A method that failed on a data set has no mean, which would be over other data sets than that of the others.
+        """
+        means = self.frame.groupby(["method", "runs"], sort=False)["lds"].agg(lambda lds: lds.mean(skipna=False))
+        table = means.unstack("runs")[list(dict.fromkeys(self.frame["runs"]))]
         return table.loc[table.mean(axis=1).sort_values(ascending=False).index]
 
 

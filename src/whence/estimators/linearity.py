@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from whence.arrays import Floats
 from whence.errors import check_choice
 from whence.gradients.routes import passes
+from whence.models.derivatives import pushed
 from whence.models.examples import Examples, Given
 from whence.models.points import Checkpoint, points_of, state_of
 from whence.models.problem import Problem
@@ -73,7 +76,7 @@ def linearization_error(
     for block in rows.blocks(256):
         inputs, _ = rows.rows(block)
         with passes(start, "float32"):
-            before, slope, *_ = torch.func.jvp(lambda at, x=inputs: output_fn(at, x), (start,), (step,))
+            before, slope = pushed(partial(output_fn, inputs=inputs), start, step)
             after = output_fn(end, inputs)
         size = after if relative_to == "outputs" else after - before
         found.append((after - before - slope).norm(dim=1) / size.norm(dim=1).clamp_min(1e-12))

@@ -125,5 +125,4 @@ class Retrain:
         with self.problem.own_randomness(seed):
             given = self.init(seed)
         start = self.problem.start
-        like = {name: start[name] for name in self.problem.trained}
-        return start | state_of(given, like, like, f"what init({seed}) returned")
+        return start | state_of(given, start, self.problem.trained, f"what init({seed}) returned")

@@ -38,9 +38,10 @@ def as_subset(given: SubsetLike, task_names: Sequence[str]) -> Floats:
     array([[0., 1.]])
     """
     listed: list[str | float] = [given] if isinstance(given, str) else list(given)
-    if listed and all(isinstance(name, str) for name in listed):
+    if all(isinstance(name, str) for name in listed):  # of none too
         row = np.zeros((1, len(task_names)))
-        row[0, places(listed, task_names, "task")] = 1
+        if listed:
+            row[0, places(listed, task_names, "task")] = 1
         return row
     return as_subsets([listed], task_names)
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import batch_norm, group_norm, layer_norm, linear, unfold
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
 
-from whence.errors import InputError, some_of
+from whence.errors import InputError, brief, some_of
 from whence.models.examples import Inputs
 from whence.models.functional import ModelFn, Params
 
@@ -296,7 +296,10 @@ class Layers:
         known = _TRIED.setdefault(output_fn.module, {})
         if kind not in known:
             small = cls(output_fn, params, Kronecker(32, projection.seed))
-            small._check(probe)
+            try:
+                small._check(probe)
+            except (RuntimeError, IndexError) as error:
+                raise InputError(f"The factored route cannot follow it ({brief(error)}): use another route.") from error
             known[kind] = small.shared
         layers = cls(output_fn, params, projection)
         layers.shared = known[kind]
@@ -306,6 +309,8 @@ class Layers:
         """Find the uses that all examples share, then compare a few features with projected gradients."""
         few = [tree_map(lambda leaf, k=k: leaf[torch.arange(k) % len(leaf)], inputs) for k in (2, 3)]
         two, three = (self.forward(batch, lambda outputs: outputs)[1] for batch in few)
+        if len(two) != len(three):
+            raise InputError("Which layers the model uses depends on the examples of a batch: use another route.")
         self.shared = {i for i, (x, y) in enumerate(zip(two, three, strict=True)) if len(x.inputs) == len(y.inputs)}
 
         _, features = self.block(few[0], lambda outputs: outputs[:, :1])

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from whence.errors import InputError
 from whence.gradients.projections import flatten, n_params, split
+from whence.models.derivatives import mapped
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import Params, plain_attention
 from whence.models.graphs import Recorded
@@ -124,8 +125,10 @@ def _together(problem: Problem, point: Point, examples: Examples, members: list[
     with differentiable():
         for columns in torch.split(torch.arange(filled.shape[1], device=filled.device), rows):
             inputs, labels = examples.rows(filled[:, columns])
-            gradients = torch.func.vmap(torch.func.grad(mean), in_dims=(None, 0, 0, 0))
-            for name, part in gradients(params, inputs, labels, weights[:, columns]).items():
+            gradients = mapped(
+                torch.func.grad(mean), params, inputs, labels, weights[:, columns], in_dims=(None, 0, 0, 0)
+            )
+            for name, part in gradients.items():
                 found[name] += part
     return found
 

@@ -20,6 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from whence.errors import InputError, check_choice, did_you_mean
 from whence.gradients.factored import LINEAR, Kronecker, Layers, by_feature, patches, positions_of
 from whence.gradients.projections import CountSketch, Gaussian, Identity, Projection, Subspace, flatten, n_params, split
+from whence.models.derivatives import mapped, pushed
 from whence.models.examples import Examples, Inputs
 from whence.models.functional import ModelFn, OutputFn, Params, plain_attention
 from whence.models.losses import Logistic, Loss, one_label_each
@@ -136,7 +137,7 @@ def block_fn(
             return read(output_fn(at, inputs)).float()
 
         def product(direction: Params) -> Tensor:
-            moved: Tensor = torch.func.jvp(outputs_at, (params,), (direction,))[1]
+            moved: Tensor = pushed(outputs_at, params, direction)[1]
             return moved
 
         outputs = outputs_at(params)
@@ -144,7 +145,7 @@ def block_fn(
 
         def some(rows: slice) -> None:
             directions = split(projection.rows(params, rows.start, rows.stop), params)
-            features[:, :, rows] = torch.func.vmap(product)(directions).permute(1, 2, 0)
+            features[:, :, rows] = mapped(product, directions).permute(1, 2, 0)
 
         Chunks(min(_AT_ONCE, 2**28 // n_params(params))).run(projection.rank, some)
         return outputs, features
@@ -161,8 +162,7 @@ def block_fn(
             rows = slice(start, start + portion)
             some = tree_map(lambda leaf, rows=rows: leaf[rows], inputs)
             for c in range(outputs.shape[1]):
-                gradient = torch.func.grad(one)
-                gradients = torch.func.vmap(gradient, in_dims=(None, 0, 0, None))(params, some, labels[rows], c)
+                gradients = mapped(torch.func.grad(one), params, some, labels[rows], c, in_dims=(None, 0, 0, None))
                 features[rows, c] = projection.project(flatten(gradients).float(), params)
         return outputs, features
 

@@ -62,9 +62,23 @@ def load_function(text: str) -> tuple[object, list[str] | None]:
     except OSError as error:
         raise InputError(f"{where}: cannot be read ({error.strerror or error}).") from error
     except (Exception, SystemExit) as error:
-        raise InputError(f"{where}: cannot be loaded ({brief(error)}).") from error
+        package = isinstance(error, ImportError) and "relative import" in str(error) and where.endswith(".py")
+        hint = _as_module(Path(where), name) if package else ""
+        raise InputError(f"{where}: cannot be loaded ({brief(error)}).{hint}") from error
     tasks = getattr(module, "TASKS", None)
     return found, None if tasks is None else [str(task) for task in tasks]
+
+
+def _as_module(path: Path, name: str) -> str:
+    """How to name a function of a file that is part of a package."""
+    path = path.absolute()
+    folders = [path.parent]
+    while (folders[-1].parent / "__init__.py").is_file():
+        folders.append(folders[-1].parent)
+    module = ".".join([*(folder.name for folder in reversed(folders)), path.stem])
+    above = folders[-1].parent
+    where = "" if above == Path.cwd() else f", in the folder {above}"
+    return f" It is part of a package: name it as {module}:{name}{where}."
 
 
 def _named(module: ModuleType, name: str, where: str) -> object:
@@ -84,7 +98,7 @@ def _execute(path: Path, text: str) -> ModuleType:
     known = sys.modules.get(path.stem)
     ours = known is None or getattr(known, "__file__", None) == str(path)
     module = ModuleType(path.stem if ours else f"_whence_{path.stem}")
-    module.__file__ = str(path)
+    module.__file__, module.__package__ = str(path), ""
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))  # what lies beside it can be imported, as by a script
     sys.modules[module.__name__] = module

@@ -11,13 +11,14 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 
 from whence.errors import DataWarning, InputError, brief
-from whence.models.losses import Loss, check_curvature, loss_named
+from whence.models.losses import IGNORED, Loss, check_curvature, loss_named
 
 OwnFunction = Callable[[Tensor, Tensor], object]
 GivenLoss = str | Loss | OwnFunction
@@ -71,6 +72,7 @@ class PerExample:
             function = copy.copy(function)
             function.reduction = "none"  # else the weight of the only label is divided by itself
         self.function = function
+        self.ignored = int(function.ignore_index) if isinstance(function, OF_CLASSES) else IGNORED
 
     @property
     def name(self) -> str:
@@ -134,19 +136,30 @@ class PerExample:
 
     def _compare(self, flat: Tensor, labels: Tensor, found: Tensor) -> None:
         """Warn if the loss of a batch is not made of the losses of its examples."""
-        if isinstance(self.function, OF_CLASSES) or len(found) < 2:
+        unweighted = isinstance(self.given, OF_CLASSES) and self.given.weight is None
+        if unweighted or len(found) < 2:
             return
         try:
-            batch = _number(self.function(self._formed(flat), self._formed_labels(labels, flat)))
+            batch = _number(self.given(self._formed(flat), self._formed_labels(labels, flat)))
         except Exception:
             return  # it takes single examples only
         if not any(torch.allclose(batch, whole, rtol=1e-3, atol=1e-5) for whole in (found.mean(), found.sum())):
             warnings.warn(
                 f"The loss {self.name} of a batch is not the mean over its examples, and whence uses the "
-                "loss of each example by itself: this trains with a different loss.",
+                f"loss of each example by itself: this trains with a different loss{self._difference}.",
                 DataWarning,
                 stacklevel=4,
             )
+
+    @property
+    def _difference(self) -> str:
+        weight = getattr(self.given, "weight", None) if isinstance(self.given, OF_CLASSES) else None
+        if weight is None:
+            return ""
+        return (
+            ". Torch divides by the sum of the weights of a batch, whence by the number of its examples: divide the "
+            "weights by their mean over your examples, and the two are alike"
+        )
 
     def _one(self, output: Tensor, label: Tensor) -> Tensor:
         found = self.function(self._formed(output[None]), self._formed_labels(label[None], output[None]))
@@ -165,12 +178,7 @@ class PerExample:
         return formed.mT if self._classes_last else formed
 
     def _formed_labels(self, labels: Tensor, outputs: Tensor) -> Tensor:
-        """Labels; as numbers of the form of the outputs for a loss of torch that compares the two."""
-        ours = isinstance(self.function, _Loss) or getattr(self.function, "__module__", "") == "torch.nn.functional"
-        classes = isinstance(self.function, OF_CLASSES) or name_of(self.function) in ("cross_entropy", "nll_loss")
-        if not ours or classes or labels[0].numel() != outputs[0].numel():
-            return labels
-        return as_given(labels.to(outputs.dtype).reshape(outputs.shape), self.shape)
+        return _formed_labels(self.function, labels, outputs, self.shape)
 
 
 class OwnMetric:
@@ -196,30 +204,65 @@ class OwnMetric:
         return torch.stack([torch.as_tensor(self._value(one, labels)).to(outputs) for one in many])
 
     def _value(self, outputs: Tensor, labels: Tensor) -> object:
-        found = self.function(as_given(outputs, self.shape), labels)
+        found = self.function(as_given(outputs, self.shape), _formed_labels(self.function, labels, outputs, self.shape))
         several = getattr(found, "ndim", 0) > 1
         return torch.as_tensor(found).double().flatten(1).mean(1) if several else found
 
     def check(self, outputs: Tensor, labels: Tensor, *, per_query: bool) -> None:
         """Try the function, and see whether it returns one value, or one for each query."""
-        outputs, labels = outputs[:TRIED].flatten(1), labels[:TRIED]
+        outputs = outputs.flatten(1)
         if len(labels) == 1:  # one value and one for each must be told apart
             outputs, labels = torch.cat([outputs] * 2), torch.cat([labels] * 2)
-        try:
-            shape = torch.as_tensor(self._value(outputs, labels)).shape
-        except Exception as error:
-            raise InputError(f"The metric {self.name!r} cannot be computed ({brief(error)}).") from error
-        if shape not in (torch.Size([]), labels.shape[:1]):
+        shapes = []
+        for n in (len(labels) - 1, len(labels)):
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # few examples may all be of one class
+                    shapes.append(torch.as_tensor(self._value(outputs[:n], labels[:n])).shape)
+            except Exception as error:
+                raise InputError(f"The metric {self.name!r} cannot be computed ({brief(error)}).") from error
+        if shapes not in ([(), ()], [(len(labels) - 1,), (len(labels),)]):
             raise InputError(
                 f"The metric {self.name!r} must return a number for each of {len(labels)} examples, or one for all. It "
-                f"returned an array of shape {tuple(shape)}."
+                f"returned an array of shape {tuple(shapes[-1])}."
             )
-        self.whole = not shape
+        self._refuse_all_pairs(outputs, labels)
+        self.whole = not shapes[-1]
         if self.whole and per_query:
             raise InputError(
                 f"The metric {self.name!r} is one number for many queries: with per_query=True, give one that returns "
                 "a number for each."
             )
+
+    def _refuse_all_pairs(self, outputs: Tensor, labels: Tensor) -> None:
+        """Refuse a function that compares each of n outputs (n, 1) with all labels (n,), as torch's arithmetic does."""
+        formed = _formed_labels(self.function, labels, outputs, self.shape) is not labels
+        if formed or len(self.shape) != 1 or outputs.shape[1] != 1 or labels.ndim != 1:
+            return
+        flat, column, others = outputs[:, 0], labels[:, None], labels.roll(1)
+        try:
+            given, shuffled, *right = (
+                torch.as_tensor(self.function(*pair)).double().mean()
+                for pair in ((outputs, labels), (outputs, others), (flat, labels), (outputs, column))
+            )
+        except Exception:
+            return  # it takes one of the forms alone, so that it tells them apart
+        alike = partial(torch.allclose, rtol=1e-4)
+        if alike(given, shuffled) and alike(right[0], right[1]) and not alike(given, right[0]):
+            n = len(labels)
+            raise InputError(
+                f"The metric {self.name!r} compares each output with the labels of all examples: outputs have shape "
+                f"({n}, 1) and labels ({n},). Take outputs[:, 0] in it."
+            )
+
+
+def _formed_labels(function: OwnFunction, labels: Tensor, outputs: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Labels; as numbers of the form of the outputs (n, C) for a loss of torch that compares the two."""
+    ours = isinstance(function, _Loss) or getattr(function, "__module__", "") == "torch.nn.functional"
+    classes = isinstance(function, OF_CLASSES) or name_of(function) in ("cross_entropy", "nll_loss")
+    if not ours or classes or labels[0].numel() != outputs[0].numel():
+        return labels
+    return as_given(labels.to(outputs.dtype).reshape(outputs.shape), shape)
 
 
 def is_whole(metric: object) -> bool:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, did_you_mean
+from whence.models.derivatives import mapped
 from whence.models.examples import Examples
 from whence.models.functional import Params, plain_attention
 from whence.models.memory import free_bytes
@@ -171,7 +172,7 @@ def _hessian(problem: Problem, params: Params, fixed: Params, data: Examples) ->
             for block in data.blocks(min(rows, len(data))):
                 one = of_block(block)
                 for some in torch.split(torch.arange(len(vectors)), together):
-                    total[some] += one(vectors[some][0])[None] if together == 1 else torch.func.vmap(one)(vectors[some])
+                    total[some] += one(vectors[some][0])[None] if together == 1 else mapped(one, vectors[some])
         return total
 
     return product

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fnmatch import fnmatch
 from typing import Any
 
@@ -30,6 +30,7 @@ class ModelFn:
     def __init__(self, module: nn.Module, fixed: Params) -> None:
         self.module = module  # without its weights
         self.fixed = fixed  # its other parameters, and its buffers
+        self._recurrent = any(isinstance(part, nn.RNNBase) for part in module.modules())
 
     def __call__(self, params: Params, inputs: Inputs) -> Tensor:
         found = self.as_given(params, inputs)
@@ -39,7 +40,9 @@ class ModelFn:
         """Outputs in the shape that the model returns: (n,), (n, C) or with more axes."""
         several = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
         args, kwargs = ((), inputs) if isinstance(inputs, dict) else (several, {})
-        return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
+        # In training, where speed matters most, only plain gradients are taken.
+        with plain_recurrence() if self._recurrent and not self.module.training else nullcontext():
+            return as_outputs(torch.func.functional_call(self.module, {**self.fixed, **params}, args, kwargs))
 
 
 def functional(model: nn.Module, params: Filter = None, *, training: bool = False) -> tuple[ModelFn, Params]:
@@ -115,3 +118,15 @@ def plain_attention() -> Iterator[None]:
             yield
     finally:
         mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def plain_recurrence() -> Iterator[None]:
+    """Recurrent layers made of matrix products: the fused kernels cannot be differentiated forward or twice."""
+    fused = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with torch.backends.cudnn.flags(enabled=False):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(fused)

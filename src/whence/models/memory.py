@@ -110,6 +110,6 @@ def _attempt(work: Callable[[slice], Part], rows: slice) -> list[Part]:
         return []
 
 
-def out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: Exception) -> bool:
     """Whether an error says that memory has run out."""
     return isinstance(error, torch.cuda.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -5,6 +5,7 @@ Like losses, they broadcast over leading axes: outputs (..., n, C) and labels (n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from whence.errors import InputError, did_you_mean
 from whence.models.callables import OwnFunction, OwnMetric, name_of
-from whence.models.losses import IGNORED, Loss, NextToken, Squared, picked
+from whence.models.losses import IGNORED, Loss, NextToken, picked
 
 Metric = Callable[[Tensor, Tensor], Tensor]  # outputs (..., n, C), labels (n, ...) → (..., n)
 GivenMetrics = str | OwnFunction | Iterable[str | OwnFunction] | Mapping[str, str | OwnFunction]
@@ -35,6 +36,10 @@ def margin(outputs: Tensor, labels: Tensor) -> Tensor:
     return picked(outputs, labels) - others.logsumexp(-1)
 
 
+# Losses of torch, by their names, whose labels are not classes, and whose outputs are not log-odds.
+OF_NUMBERS = {"Squared", "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss"}
+OF_NUMBERS |= {"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"}
+OF_PROBABILITIES = {"BCELoss", "binary_cross_entropy"}
 METRICS: dict[str, Metric] = {"accuracy": accuracy, "margin": margin}  # higher is better; "loss" is the loss itself
 
 
@@ -77,19 +82,29 @@ def _pairs(given: GivenMetrics) -> list[tuple[str, str | OwnFunction]]:
     return wanted
 
 
+def _are_classes(labels: Tensor | None, shape: tuple[int, ...]) -> bool:
+    """Whether labels number the outputs from 0, or are 0 and 1."""
+    if labels is None or bool(((labels == 0) | (labels == 1)).all()):
+        return True
+    one_output = labels.ndim == 1 and math.prod(shape) == 1
+    return not labels.is_floating_point() and not one_output and (labels.ndim > 1 or bool((labels >= 0).all()))
+
+
 def _of_classes(name: str, loss: Loss, labels: Tensor | None, shape: tuple[int, ...]) -> Metric:
     """The metric of classes, as the labels have them."""
-    classes = labels is None or not labels.is_floating_point() or bool(((labels == 0) | (labels == 1)).all())
-    if isinstance(loss, Squared) or not classes:
+    of = name_of(getattr(loss, "given", loss))
+    if of in OF_NUMBERS or not _are_classes(labels, shape):
         raise InputError(
-            f"The metric {name!r} is for classes. For other labels, give 'loss' or a function of (outputs, labels)."
+            f"The metric {name!r} is for classes, counted from 0. For other labels, give 'loss' or a function of "
+            "(outputs, labels)."
         )
-    if labels is None or labels.ndim == 1:
-        return METRICS[name]
+    if labels is None or labels.ndim == 1 or (name == "accuracy" and len(shape) < 2):
+        known = METRICS[name]
+        if of in OF_PROBABILITIES:
+            return lambda outputs, labels: known(outputs.logit(torch.finfo(outputs.dtype).eps), labels)
+        return known
     if name == "margin":
         raise InputError("The metric 'margin' is for one label per example. Use 'loss' or 'accuracy'.")
-    if len(shape) < 2:
-        return accuracy
     if labels.shape[1:] != shape[:1]:
         raise InputError(f"The metric {name!r} is for classes that come last. Give a function of (outputs, labels).")
     ignored, shifted = getattr(loss, "ignored", IGNORED), isinstance(loss, NextToken)

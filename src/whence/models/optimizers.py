@@ -326,8 +326,15 @@ def _moved(backward: Backward, params: list[Tensor], moves: list[Tensor]) -> Non
 
 def _shared(recipe: Recipe, params: list[Tensor]) -> dict[str, Any]:
     """Options that torch's optimizers have in common."""
-    # One pass over the memory of a parameter, where torch has it, instead of one per operation.
-    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda") for p in params)
+    import torch
+
+    # One pass over the memory of a parameter, where torch has it, instead of one per operation. On a processor, SGD's
+    # is wrong in half precision: it loses most of each update.
+    right = {
+        "cpu": (torch.float32, torch.float64),
+        "cuda": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+    }
+    fused = all(p.dtype in right.get(p.device.type, ()) for p in params)
     return {"lr": recipe.lr, "weight_decay": recipe.weight_decay, "fused": fused}
 
 

@@ -7,6 +7,7 @@ each method decides what to estimate and how.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,7 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves
 
 from whence.arrays import Floats
-from whence.errors import InputError, brief, counted, did_you_mean, some_of
+from whence.errors import DataWarning, InputError, brief, counted, did_you_mean, some_of
 from whence.models.callables import TRIED, GivenLoss, OwnMetric, as_loss
 from whence.models.examples import Collate, Examples, Given, Inputs, names_alone
 from whence.models.functional import Filter, ModelFn, functional, plain_attention
@@ -27,6 +28,7 @@ from whence.models.memory import bytes_per_row, peak_bytes
 from whence.models.metrics import METRICS, GivenMetrics, metrics_named
 from whence.models.targets import outcome_names
 
+LIKE = 0.05  # relative difference of outputs that precision and kernels may make
 State = dict[str, Tensor]  # parameters, and buffers that change in training: of one model, or of m with shape (m, ...)
 
 
@@ -120,7 +122,8 @@ class Problem:
             self.up = self._checked_directions(maximize)
             for own in self.metrics.values():
                 if isinstance(own, OwnMetric):
-                    own.check(outputs["target"], self.targets.labels, per_query=per_query)
+                    self._check_metric(own, outputs["target"])
+            self._warn_of_outputs(outputs["target"])
             self.start.update(self._buffers_that_change(model))
             self.bytes_per_row = self._bytes_per_row()
 
@@ -239,6 +242,45 @@ class Problem:
                 f"{counted(min(len(examples), TRIED), 'example')} of the {what}."
             )
         return outputs if outputs.ndim > 1 else outputs[:, None]
+
+    def _check_metric(self, own: OwnMetric, outputs: Tensor) -> None:
+        """Try a user's metric on some queries, and on all if it fails: it may need several classes."""
+        labels = self.targets.labels
+        try:
+            own.check(outputs, labels[: len(outputs)], per_query=self.per_query)
+        except InputError:
+            if len(labels) <= len(outputs):
+                raise
+            with torch.no_grad():
+                parts = [self.output_fn(self.start, self.targets.rows(rows)[0]) for rows in self.targets.blocks(256)]
+            own.check(torch.cat(parts), labels, per_query=self.per_query)
+
+    def _warn_of_outputs(self, outputs: Tensor) -> None:
+        """Warn if the model answers the same targets differently, in evaluation: again, or beside fewer others."""
+        few = min(len(outputs), 2)
+        size = LIKE * float(outputs.abs().nan_to_num(posinf=0.0).max())
+
+        def differs(n: int) -> bool:
+            inputs, _ = self.some_rows(self.targets, n)
+            with torch.no_grad():
+                found = self.output_fn.as_given(self.start, inputs)
+            alike = found.numel() == outputs[:n].numel()  # sequences may be cut to the longest of a batch
+            return alike and not torch.allclose(
+                found.view_as(outputs[:n]), outputs[:n], rtol=LIKE, atol=size, equal_nan=True
+            )
+
+        if differs(len(outputs)):
+            what, cause = "two passes over the same target differ", "dropout called as a function, sampling"
+        elif len(outputs) > few and differs(few):
+            what, cause = "outputs for an example depend on the others in its batch", "statistics of the batch"
+        else:
+            return
+        warnings.warn(
+            f"In evaluation mode, {what} ({cause}?), so that outcomes do too. Make the model's outputs a function of "
+            "each example alone.",
+            DataWarning,
+            stacklevel=3,
+        )
 
     def _checked_directions(self, maximize: Sequence[str] | None) -> tuple[str, ...]:
         """Names of the metrics for which higher is better."""

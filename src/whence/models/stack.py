@@ -115,10 +115,14 @@ class Stack:
         if self.takes_stacks and not self.steady:
             return DRAWS
         two = {name: torch.stack([value, value]) for name, value in problem.start.items()}
+        rows: tuple[Inputs, ...] = problem.some_rows(problem.tasks)
+        # Where models train on examples of their own, a model may look at these: vmap must not have to.
+        dims = (0, None, None) if full_batches else (0, 0, 0)
+        given = rows if full_batches else tree_map(lambda leaf: torch.stack([leaf, leaf]), rows)
         try:
             with problem.own_randomness(), torch.no_grad(), warnings.catch_warnings():
                 warnings.filterwarnings("error", message="There is a performance drop")
-                self.side_by_side(problem.losses, (0, None, None), two, *problem.some_rows(problem.tasks))
+                self.side_by_side(problem.losses, dims, two, *given)
                 self.side_by_side(problem.output_fn, (0, None), two, problem.some_rows(problem.targets)[0])
         except Exception as error:
             text = " ".join(str(error).split())

@@ -149,7 +149,8 @@ def _checked(actions: ArrayLike, envs: VectorEnv) -> NDArray[Any]:
     found, space = np.asarray(actions), envs.action_space
     if found.shape != space.shape:
         raise InputError(
-            f"A policy must return an action for each observation, of shape {space.shape}. Got {found.shape} instead."
+            f"A policy must return an action for each observation, of shape {space.shape}. Got {found.shape} instead. "
+            "It is called with the observations of several episodes at once, one after the other along the first axis."
         )
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise InputError("The policy returned an action that is not a number (NaN or infinite). Its training diverged.")
