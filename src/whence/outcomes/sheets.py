@@ -19,9 +19,10 @@ import numpy as np
 
 from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, needed, some_of
 from whence.outcomes.checks import find_names, repeated
+from whence.outcomes.commas import has_decimal_commas
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
-from whence.outcomes.values import Column, as_column, has_decimal_commas, literal
+from whence.outcomes.values import Column, as_column, literal
 
 _RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
 _BITS = re.compile("[01]{3,}")
@@ -81,7 +82,8 @@ def frame_sheet(frame: Any) -> Sheet:
     """Cells of a DataFrame."""
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     columns = [_typed(frame.iloc[:, at]) for at in range(len(names))]
-    return _distinct(_unfolded(Sheet(_named(names), columns, _counted_rows(len(frame)))))
+    commas = has_decimal_commas(names, columns, "\t")
+    return _distinct(_unfolded(Sheet(_named(names), columns, _counted_rows(len(frame)), commas)))
 
 
 def _typed(series: Any) -> Any:
@@ -98,7 +100,7 @@ def _text(path: Path) -> Sheet:
     header, rows, delimiter = text_table(path)
     names = _named(header)
     columns = list(zip(*(cells for _, cells in rows), strict=True)) if rows else [()] * len(names)
-    return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(columns, delimiter))
+    return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(names, columns, delimiter))
 
 
 def _json(path: Path) -> Sheet:
@@ -113,7 +115,8 @@ def _json(path: Path) -> Sheet:
         raise InputError("a JSON file of runs must hold a record for each run, with names and values.")
     flat = [dict(flat_record(record)) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
-    return Sheet(_named(names), [[record.get(name) for record in flat] for name in names], places)
+    columns = [[record.get(name) for record in flat] for name in names]
+    return Sheet(_named(names), columns, places, has_decimal_commas(names, columns, "\t"))
 
 
 def _json_lines(text: str) -> tuple[list[Any], list[str]]:
@@ -182,7 +185,8 @@ def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
     places = [f"row {line}" for line, _ in body]
     if len(read) > 1:
         places = [f"sheet '{title}', row {line}" for title, region in read.items() for line, _ in region.runs]
-    return Sheet(_named(largest.header), columns, places, has_decimal_commas(columns, "\t"))
+    names = _named(largest.header)
+    return Sheet(names, columns, places, has_decimal_commas(names, columns, "\t"))
 
 
 def _found(wanted: str, titles: Sequence[str]) -> list[str]:
