@@ -51,7 +51,7 @@ RATES |= {"ndcg", "mrr", "iou", "miou", "top1", "top5", "genauigkeit", "passed",
 BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
 BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}
 BENCHMARKS |= {"pass", "top"}  # of pass@1 and top-1
-_WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
+WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
 
 
 def words_of(name: str) -> list[str]:
@@ -72,7 +72,7 @@ def higher_is_better(name: str) -> bool:
     if "↑" in name or "↓" in name:
         return "↑" in name
     words = {*words_of(name), *words_of(name.lower())}
-    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | _WEIGHTS)
+    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | WEIGHTS)
 
 
 def is_rate(name: str) -> bool:
@@ -92,7 +92,7 @@ def is_outcome(name: str) -> bool:
     (True, True, False, False)
     """
     words = set(words_of(name))
-    return bool(words & (LOWER | HIGHER) and not words & _WEIGHTS) or "↑" in name or "↓" in name
+    return bool(words & (LOWER | HIGHER) and not words & WEIGHTS) or "↑" in name or "↓" in name
 
 
 def hint_at_directions(runs: Outcomes) -> None:

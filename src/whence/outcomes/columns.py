@@ -83,7 +83,8 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
         sheet = one_list(sheet)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
-        sheet = widened(sheet, asked)
+        ignored = [name for one in wanted.ignore for name in find_names(one, sheet.names)]
+        sheet = widened(sheet, asked, ignored)
     problems = Problems()
     role = _roles(wanted, Wanted(sheet.names, sheet.names, sheet.names, wanted.subset_column), problems)
     columns = sheet.all_numbers({name for name, kind in role.items() if kind == "ignore"})
