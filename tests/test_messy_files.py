@@ -292,7 +292,9 @@ def test_two_columns_that_may_be_weights_are_asked_about(tmp_path):
         after=lambda run, at, weight: weight,
         loss=lambda run, at, weight: 2 + run / 10,
     )
-    with pytest.raises(InputError, match=r"several columns may hold its weight: before, after. Leave all but one out"):
+    with pytest.raises(
+        InputError, match=r"whose weight may be in several columns: before, after. Leave all but one out"
+    ):
         read_outcomes(path, outcomes=["loss"])
     runs = read_outcomes(path, outcomes=["loss"], ignore=["before"])
     np.testing.assert_array_equal(runs.subsets, W)
@@ -306,3 +308,9 @@ def test_replicates_of_a_configuration_are_not_a_long_table(tmp_path):
         runs = read_outcomes(path, outcomes=["loss"])
     assert runs.task_names == ("a", "b")
     assert runs.n_runs == 8
+    lines = path.read_text().splitlines()
+    path.write_text(
+        "\n".join([f"{lines[0]},grad_norm,lr", *(f"{line},{at},{at % 3}" for at, line in enumerate(lines[1:]))])
+    )
+    with pytest.warns(DataWarning, match="set aside"):
+        assert read_outcomes(path, outcomes=["loss"], ignore=["grad_norm"]).n_runs == 8

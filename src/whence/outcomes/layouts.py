@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from whence.errors import DataWarning, InputError, some_of
 from whence.outcomes.bookkeeping import WEIGHTS, is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
+from whence.outcomes.simplex import near_totals
 from whence.outcomes.values import MISSING, is_value
 
 _MEASURES = re.compile(
@@ -171,27 +174,38 @@ def _long(
     ]
     measured = [name for name in varying if name in outcomes]
     kinds = {name: kind_of_name(name) for name in varying if name not in (*texts, *measured)}
-    amounts = [name for name, kind in kinds.items() if kind in ("a setting", "a count of steps")]  # of tokens, epochs
-    numbers = [name for name, kind in kinds.items() if not kind] or amounts
-    if len(tasks) != 1 or (measured and not numbers):  # without weights, these may be replicates of a run
+    numbers = [name for name, kind in kinds.items() if kind in ("", "a setting", "a count of steps")]  # tokens, epochs
+    if len(tasks) != 1:
         return None
-    if len(numbers) > 1:  # what is the same for a task in every run is its place or its size, and no weight
-        pairs = {name: len(set(zip(cells[tasks[0]], cells[name], strict=True))) for name in numbers}
-        numbers = [name for name in numbers if pairs[name] > len(set(cells[tasks[0]]))] or numbers
-    if len(numbers) > 1:
-        numbers = [name for name in numbers if set(words_of(name)) & WEIGHTS] or numbers
-    if len(numbers) > 1 and (measured or kind_of_name(run) != "an identifier"):
+    labels = cells[tasks[0]]
+    for likely in (
+        # What is the same for a task in every run is its place or its size, and no weight.
+        lambda name: len(set(zip(labels, cells[name], strict=True))) > len(set(labels)),
+        lambda name: set(words_of(name)) & WEIGHTS,
+        lambda name: not kinds[name],
+    ):
+        numbers = list(filter(likely, numbers)) or numbers
+    if measured and not _are_shares(sheet, numbers, rows):  # these may be replicates of a run
+        return None
+    if len(numbers) > 1 and kind_of_name(run) != "an identifier":
         return None
     if len(numbers) > 1:
-        said = (
-            f"rows with the same '{run}' name a task each, in '{tasks[0]}', and several columns may hold its weight: "
-        )
+        said = f"rows with the same '{run}' name a task each, in '{tasks[0]}', whose weight may be in several columns: "
         fix = {"ignore": numbers[1:]}
         raise InputError(
             f"{said}{some_of(numbers)}. Leave all but one out with {{ignore}}.", fix=fix, ignore=numbers[1:]
         )
     left = [name for name in varying if name not in (tasks[0], *numbers, *measured)]
     return _Long(run, rows, tasks[0], next(iter(numbers), None), measured, left)
+
+
+def _are_shares(sheet: Sheet, names: Sequence[str], rows: Sequence[list[int]]) -> bool:
+    """Whether there is one column of weights, which is called so or has the same total in every run."""
+    if len(names) != 1:
+        return False
+    values = sheet.numbers(names[0]).values
+    totals = np.array([values[one].sum() for one in rows])
+    return bool(set(words_of(names[0])) & WEIGHTS or near_totals(totals).all())
 
 
 def _wide(sheet: Sheet, long: _Long) -> Sheet:
