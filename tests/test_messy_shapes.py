@@ -499,3 +499,37 @@ class TestOtherShapes:
 def test_the_package_runs_as_a_module():
     found = subprocess.run([sys.executable, "-m", "whence", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout == f"whence {whence.__version__}\n"
+
+
+def test_names_in_lists_may_have_plus_signs_and_other_capitals(tmp_path):
+    cells = [
+        " + ".join(name for name, bit in zip(["C++ code", "wiki", "R&D", "law"], row, strict=True) if bit) for row in S
+    ]
+    cells = [cell.replace("wiki", "Wiki") if at % 3 else cell for at, cell in enumerate(cells)]
+    frame = pd.DataFrame({"data": cells, "loss": LOSS})
+    with pytest.warns(DataWarning, match="differ in capitals only are read as one task: '[Ww]iki' and '[Ww]iki'"):
+        runs = read_outcomes(frame, "loss")
+    order = [[name.casefold() for name in runs.task_names].index(name) for name in ["c++ code", "wiki", "r&d", "law"]]
+    np.testing.assert_array_equal(runs.subsets[:, order], S)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda name, weight: {"name": name, "weight": weight, "files": 12},
+        lambda name, weight: {name: weight},
+        lambda name, weight: {"path": name, "share": weight},
+    ],
+)
+def test_lists_of_records(tmp_path, record):
+    mixes = [[record(name, weight) for name, weight in zip(TASKS, row, strict=True)] for row in W.tolist()]
+    path = tmp_path / "runs.jsonl"
+    lines = zip(mixes, W_LOSS.tolist(), strict=True)
+    path.write_text(
+        "\n".join(json.dumps({"mix": mix, "history": [{"a": 1, "b": 2}], "loss": loss}) for mix, loss in lines)
+    )
+    text = pd.DataFrame({"mix": list(map(str, mixes)), "loss": W_LOSS})
+    for source in (path, text):
+        runs = read_outcomes(source, "loss")
+        assert runs.task_names == tuple(TASKS)
+        np.testing.assert_array_equal(runs.subsets, W)

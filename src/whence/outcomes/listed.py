@@ -6,14 +6,16 @@ Or those that were left out: "all but web", "w/o web", or a column that is calle
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import InputError
-from whence.outcomes.checks import Floats
+from whence.errors import DataWarning, InputError, some_of
+from whence.outcomes.bookkeeping import WEIGHTS, words_of
+from whence.outcomes.checks import Floats, folded
 from whence.outcomes.values import MISSING, as_column, cell_text, literal
 
 # Signs between names, in this order; then those that names may have too, if they split cells into fewer names.
@@ -96,13 +98,20 @@ def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
     [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
     """
     found = _read(name, cells)
-    names = found.names
-    if not names:
+    if not found.names:
         raise InputError("no cell of the column of subsets names a task.")
+    alike: dict[str, list[str]] = {}
+    for one in found.names:
+        alike.setdefault(folded(one), []).append(one)
+    if several := [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]:
+        note = f"Names in '{name}' that differ in capitals only are read as one task: {some_of(several, 4)}."
+        warnings.warn(DataWarning(note), stacklevel=5)
+    names = [same[0] for same in alike.values()]
+    place = {one: at for at, one in enumerate(alike)}
     S = np.zeros((len(found.rows), len(names)))
     for at, row in enumerate(found.rows):
         for item, weight in row:
-            S[at, names.index(item)] += weight
+            S[at, place[folded(item)]] += weight
     return names, (S == 0).astype(np.float64) if found.removed else S
 
 
@@ -139,7 +148,7 @@ def _sign(cells: Sequence[Any], *, usual: bool) -> str | None:
         return None  # also where the names begin with a sign, as in "+data.web=true"
     for sign in _SIGNS:
         if any(sign in text for text in texts):
-            return sign
+            return " + " if sign == "+" and any("++" in text for text in texts) else sign  # and not those of C++
     for weak in _WEAK_SIGNS:
         if _splits([text.split(weak) for text in texts if text.lower() not in MISSING], usual=usual):
             return weak
@@ -174,7 +183,7 @@ def _splits(rows: list[list[str]], *, usual: bool) -> bool:
 
 def _items(cell: Any, sign: str | None) -> list[str]:
     if _is_list(cell):
-        return [str(item).strip() for item in cell]
+        return [_of_record(item) if isinstance(item, dict) else str(item).strip() for item in cell]
     text = cell_text(cell)
     if text.lower() in MISSING:
         return []
@@ -185,6 +194,22 @@ def _items(cell: Any, sign: str | None) -> list[str]:
         text = text.strip("[](){}")
     parts = [text] if sign == "" else text.split(sign)
     return [item for part in parts if (item := part.strip().strip("'\""))]
+
+
+def _of_record(record: dict[Any, Any]) -> str:
+    """Name and weight of a task, as text: of {"name": "web", "weight": 0.7}, or of {"web": 0.7}.
+
+    >>> _of_record({"name": "web", "weight": 0.7, "files": 3}), _of_record({"web": 0.7})
+    ('web=0.7', 'web=0.7')
+    """
+    names = [str(value) for value in record.values() if isinstance(value, str)]
+    weights = {key: value for key, value in record.items() if isinstance(value, int | float)}
+    named = [value for key, value in weights.items() if set(words_of(str(key))) & WEIGHTS] or [*weights.values()]
+    if not names and len(record) == len(weights) == 1:
+        names = [str(key) for key in weights]
+    if not names or len(named) > 1:
+        return str(record)
+    return f"{names[0].strip()}={float(named[0])!r}" if named else names[0].strip()
 
 
 def _and(item: str, known: set[str]) -> list[str]:
