@@ -533,3 +533,53 @@ def test_lists_of_records(tmp_path, record):
         runs = read_outcomes(source, "loss")
         assert runs.task_names == tuple(TASKS)
         np.testing.assert_array_equal(runs.subsets, W)
+
+
+def workbook(path, rows, merged=()):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for cells in merged:
+        book.active.merge_cells(cells)
+    book.save(path)
+    return path
+
+
+def twice():
+    """Two seeds of each run, of which only the first names the tasks, as in cells that are merged."""
+    runs = zip(S.tolist(), LOSS.tolist(), strict=True)
+    rows = [
+        [*(subset if seed == 0 else [None] * 4), seed, loss + seed / 100] for subset, loss in runs for seed in (0, 1)
+    ]
+    return [[*TASKS, "seed", "loss"], *rows]
+
+
+def test_merged_cells_hold_for_all_their_rows(tmp_path):
+    merged = [f"{letter}{2 * at + 2}:{letter}{2 * at + 3}" for at in range(len(S)) for letter in "ABCD"]
+    runs = read_outcomes(workbook(tmp_path / "merged.xlsx", twice(), merged), "loss")
+    np.testing.assert_array_equal(runs.subsets, np.repeat(S, 2, axis=0))
+
+
+def test_rows_that_only_look_merged_are_not_taken_for_runs_without_tasks(tmp_path):
+    path = workbook(tmp_path / "blank.xlsx", twice())
+    said = "row 3 says nothing of its tasks, as 23 other rows. Write them in every row"
+    with pytest.raises(InputError, match=said):
+        read_outcomes(path, "loss")
+    answer = run("fit", path, "--outcome", "loss")
+    assert answer.exit_code == 2
+    assert "Try:" not in answer.stderr
+    assert read_outcomes(path, "loss", missing="zero").subsets[1::2].sum() == 0
+
+
+@pytest.mark.parametrize("column", [0, 4])
+def test_formulas_without_a_value_are_refused(tmp_path, column):
+    """Programs that write workbooks do not compute: read as empty, the column would be lost."""
+    rows = [[*subset, loss] for subset, loss in zip(S.tolist(), LOSS.tolist(), strict=True)]
+    for row in rows:
+        row[column] = f"={row[column]}+0"
+    path = workbook(tmp_path / "formulas.xlsx", [[*TASKS, "loss"], *rows])
+    with pytest.raises(
+        InputError, match=f"cell {'ABCDE'[column]}2 holds a formula, and the file does not hold its value"
+    ):
+        read_outcomes(path, "loss")

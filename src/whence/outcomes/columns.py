@@ -324,6 +324,13 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
     means_zero = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
     count = int(gaps.any(axis=1).sum())
+    if count > 1 and len(whole) and not filled[~gaps].all() and gaps[gaps.any(axis=1)].all():
+        problems.add(
+            f"{sheet.places[row]} says nothing of its tasks, as {count - 1} other rows. Write them in every row, also "
+            "where several runs have the same. If these runs had no task, read empty cells as 0 with {missing}.",
+            missing="zero",
+        )
+        return filled
     where = f"{sheet.places[row]}, column '{names[column]}': a task column cannot be empty"
     problems.add(
         f"{where}; write 0 or 1, or a weight{f' ({count} rows lack one)' if count > 1 else ''}. Read it as 0 with "

@@ -130,20 +130,20 @@ def widened(sheet: Sheet, outcomes: Sequence[str], ignored: Sequence[str] = ()) 
     A column of run identifiers repeats, a column of text names a task at most once in each run, and at most one column
     of numbers holds their weights. Outcomes are the same throughout a run, or each of one task.
     """
+    columns = sheet.by_name
     outcomes = outcomes or [name for name in sheet.names if is_outcome(name)]
-    known = {name: kind_of_name(name) == "an identifier" for name in sheet.names if name not in outcomes}
-    for run in sorted(known, key=known.__getitem__, reverse=True):
-        cells = list(map(_cell, sheet.by_name[run]))
-        if not 1 < len(set(cells)) < len(cells) or not (
-            known[run] or (run not in ignored and sheet.numbers(run).is_text)
-        ):
-            continue
+    known = [name for name in sheet.names if kind_of_name(name) == "an identifier" and name not in outcomes]
+    apart = {*known, *outcomes, *ignored}
+    others = [name for name in sheet.names if name not in apart and not is_value(next(iter(columns[name]), ""))]
+    for run in (*known, *others):
         rows: dict[str, list[int]] = {}
-        for at, value in enumerate(cells):
+        for at, value in enumerate(map(_cell, columns[run])):
             rows.setdefault(value, []).append(at)
+        if not 1 < len(rows) < len(sheet.places):
+            continue
         found = _long(sheet, run, list(rows.values()), outcomes, ignored)
         # A column of another name is one of runs if it says which weights go with an outcome.
-        if found is not None and (known[run] or (found.weight and not found.measured and not found.left)):
+        if found is not None and (run in known or (found.weight and not found.measured and not found.left)):
             return _wide(sheet, found)
     return sheet
 
@@ -165,7 +165,7 @@ def _long(
     """What the columns are; None where rows are not runs and tasks."""
     cells = {name: [_cell(cell) for cell in column] for name, column in sheet.by_name.items() if name not in ignored}
     varying = [name for name in cells if any(len({cells[name][at] for at in one}) > 1 for one in rows)]
-    texts = [name for name in varying if sheet.numbers(name).is_text]
+    texts = [name for name in varying if not is_value(next(iter(cells[name]))) and sheet.numbers(name).is_text]
     tasks = [
         name
         for name in texts
