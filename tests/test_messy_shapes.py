@@ -583,3 +583,29 @@ def test_formulas_without_a_value_are_refused(tmp_path, column):
         InputError, match=f"cell {'ABCDE'[column]}2 holds a formula, and the file does not hold its value"
     ):
         read_outcomes(path, "loss")
+
+
+@pytest.mark.parametrize("header", ["run,code,web,math,law,loss", "run,web,code,math,law,acc"])
+def test_a_second_table_below_is_refused(tmp_path, header):
+    lines = FRAME.to_csv(index_label="run").splitlines()
+    (tmp_path / "runs.csv").write_text("\n".join([*lines, "", header, *lines[1:]]))
+    with pytest.raises(InputError, match="line 27 names columns again, and not as the header does"):
+        read_outcomes(tmp_path / "runs.csv", "loss")
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "said"),
+    [("x", "o", "hold 'o' or 'x'"), ("kept", "ablated", "hold 'ablated' or 'kept'"), (None, "", "one word or nothing")],
+)
+def test_words_that_could_mean_either_are_asked_about(inside, outside, said):
+    words = {name: [(inside or name) if bit else outside for bit in S[:, at]] for at, name in enumerate(TASKS)}
+    with pytest.raises(
+        InputError, match=f"columns web, code, math, law {said.replace('one', 'hold one')}: write 1 where"
+    ):
+        read_outcomes(pd.DataFrame(words).assign(loss=LOSS), "loss")
+
+
+def test_tasks_coded_as_1_and_2_get_a_note():
+    with pytest.warns(DataWarning, match="Tasks are 1 or 2 in every run, read as weights. If these are codes"):
+        runs = read_outcomes(FRAME.assign(**{name: 2 - FRAME[name] for name in TASKS}), "loss")
+    np.testing.assert_array_equal(runs.subsets, 2 - S)

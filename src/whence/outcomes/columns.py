@@ -178,7 +178,17 @@ def _refuse_none(
 
 
 def _suggest_listing(sheet: Sheet, aside: Mapping[str, str], problems: Problems) -> None:
-    """Say so if a column of names that repeat is all that could be the tasks: of each run one, or several."""
+    """Say so if columns of words are all that could be the tasks, or one of names: of each run one, or several."""
+    held: dict[frozenset[str], list[str]] = {}
+    for name in (name for name, what in aside.items() if what == "text"):
+        words = {str(cell).strip() for cell in sheet.by_name[name]}
+        alone = len(words) == 2 and words & {"", "None"}  # its name where it is in, and nothing where it is not
+        held.setdefault(frozenset() if alone else frozenset(words), []).append(name)
+    for known, names in held.items():
+        if len(names) > 1 and len(known) <= 2:
+            shown = " or ".join(map(repr, sorted(known))) or "one word or nothing"
+            problems.add(f"columns {some_of(names)} hold {shown}: write 1 where a task is in a run, and 0 where not.")
+            return
     for name in (name for name, what in aside.items() if what == "text"):
         cells = {str(cell).strip() for cell in sheet.by_name[name]}
         if 2 <= len(cells) <= len(sheet.places) / 2:
@@ -288,6 +298,11 @@ def _table(
 def _coded(tasks: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:
     """Columns of tasks that are out at -1 and in at 1, as 0 and 1; none where these are not the only values."""
     values = {value for name in tasks for value in np.unique(columns[name].values)}
+    if values == {1.0, 2.0} and all(len(set(columns[name].values)) == 2 for name in tasks):
+        note = (
+            "Tasks are 1 or 2 in every run, read as weights. If these are codes for in and out, write 1 and 0 instead."
+        )
+        warnings.warn(DataWarning(note), stacklevel=4)
     if values != {-1.0, 1.0} or any(columns[name].wrong for name in tasks):
         return {}
     warnings.warn(DataWarning("Tasks are -1 or 1 in every run, which is read as out and in."), stacklevel=4)
