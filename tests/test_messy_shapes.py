@@ -609,3 +609,39 @@ def test_tasks_coded_as_1_and_2_get_a_note():
     with pytest.warns(DataWarning, match="Tasks are 1 or 2 in every run, read as weights. If these are codes"):
         runs = read_outcomes(FRAME.assign(**{name: 2 - FRAME[name] for name in TASKS}), "loss")
     np.testing.assert_array_equal(runs.subsets, 2 - S)
+
+
+def test_the_same_run_exported_twice_is_read_once():
+    """Copies would pass for runs made again that came out exactly the same: no noise, and narrow intervals."""
+    frame = FRAME.assign(run=[f"r{at}" for at in range(len(FRAME))])
+    doubled = pd.concat([frame, frame.iloc[:7]], ignore_index=True)
+    said = (
+        r"7 rows repeat another in every cell \(the first: row 24 .counted from 0.\), also in the identifier, and are"
+    )
+    with pytest.warns(DataWarning, match=said):
+        runs = read_outcomes(doubled, "loss")
+    np.testing.assert_array_equal(runs.subsets, S)
+    np.testing.assert_array_equal(runs.values[:, 0], LOSS)
+    with pytest.warns(DataWarning, match="They count as runs made again, with the same outcome. If they are copies"):
+        assert read_outcomes(doubled.drop(columns="run"), "loss").n_runs == len(S) + 7
+
+
+def test_repeated_configurations_are_not_copies():
+    frame = FRAME.assign(config_id=[f"c{at // 2}" for at in range(len(FRAME))])
+    assert read_outcomes(pd.concat([frame, frame.iloc[:2]], ignore_index=True), "loss").n_runs == len(S) + 2
+
+
+@pytest.mark.parametrize("group", ["config.tasks.", "config/data_mix/", "tasks."])
+def test_switches_beside_a_group_of_tasks_are_no_tasks(tmp_path, group):
+    """A tracker puts all that was configured into columns; a switch is 0 or 1 as tasks are."""
+    flash = np.arange(len(S)) % 3 == 0
+    frame = pd.DataFrame({f"{group.replace('data_', '')}{name}": S[:, at] == 1 for at, name in enumerate(TASKS)})
+    frame = frame.assign(**{"config.flash": flash, "config.bf16": True, "config.depth": 12 + 12 * flash})
+    frame.assign(**{"summary/loss": LOSS + flash}).to_csv(tmp_path / "export.csv", index=False)
+    with pytest.warns(DataWarning) as notes:
+        runs = read_outcomes(tmp_path / "export.csv", "loss")
+    assert runs.task_names == tuple(TASKS)
+    np.testing.assert_array_equal(runs.subsets, S)
+    said = " ".join(str(note.message) for note in notes)
+    assert "config.flash (not called as the tasks are)" in said
+    assert "Outcomes of the same tasks differ by 'config.flash'" in said

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from whence.errors import DataWarning, InputError, check_choice, closest, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
-from whence.outcomes.layouts import one_list, one_row_per_run, turned, widened
+from whence.outcomes.layouts import one_list, one_row_per_run, turned, widened, without_copies
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
@@ -85,6 +85,7 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
         ignored = [name for one in wanted.ignore for name in find_names(one, sheet.names)]
         sheet = widened(sheet, asked, ignored)
+    sheet = without_copies(sheet)
     problems = Problems()
     role = _roles(wanted, Wanted(sheet.names, sheet.names, sheet.names, wanted.subset_column), problems)
     columns = sheet.all_numbers({name for name, kind in role.items() if kind == "ignore"})

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import DataWarning, InputError, some_of
+from whence.errors import DataWarning, InputError, counted, some_of
 from whence.outcomes.bookkeeping import WEIGHTS, is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
@@ -26,6 +26,7 @@ _MEASURES = re.compile(
 )
 _VALUES = re.compile(r"(metric_)?(values?|scores?|results?)")
 _MOST_OUTCOMES = 200
+_PRECISE = re.compile(r"[+-]?\d*[.,]\d{3,}(e[+-]?\d+)?")  # as runs made again would hardly measure it twice
 _NUMBERED = re.compile(r"(.*?[a-zA-Z])[ _.-]*\d+")
 
 
@@ -234,6 +235,35 @@ def _wide(sheet: Sheet, long: _Long) -> Sheet:
 
 def _cell(cell: object) -> str:
     return str(cell).strip()
+
+
+def without_copies(sheet: Sheet) -> Sheet:
+    """The sheet with rows that come again with the same identifier and the same cells read once.
+
+    Without an identifier they may be runs made again, of which a note speaks.
+    """
+    rows = list(zip(*(map(_cell, column) for column in sheet.columns), strict=True))
+    first: dict[tuple[str, ...], int] = {}
+    for at, row in enumerate(rows):
+        first.setdefault(row, at)
+    copies = [at for at, row in enumerate(rows) if first[row] != at]
+    if not copies:
+        return sheet
+    one = len(copies) == 1
+    where = sheet.places[copies[0]]
+    said = f"{counted(len(copies), 'row')} {'repeats' if one else 'repeat'} another in every cell (the first: {where})"
+    ids = [at for at, name in enumerate(sheet.names) if kind_of_name(name) == "an identifier"]
+    if any(len({row[at] for row in rows}) == len(first) for at in ids):
+        warnings.warn(
+            DataWarning(f"{said}, also in the identifier, and {'is' if one else 'are'} left out."), stacklevel=4
+        )
+        kept = list(first.values())
+        columns = [[column[at] for at in kept] for column in sheet.columns]
+        return sheet._replace(columns=columns, places=[sheet.places[at] for at in kept])
+    if len(copies) > max(1, len(rows) / 10) and all(any(map(_PRECISE.fullmatch, rows[at])) for at in copies):
+        note = f"{said}. They count as runs made again, with the same outcome. If they are copies, leave them out."
+        warnings.warn(DataWarning(note), stacklevel=4)
+    return sheet
 
 
 def together(sheets: Mapping[str, Sheet]) -> Sheet:
