@@ -46,12 +46,16 @@ def number(value: float, places: int = 2, *, signed: bool = False) -> str:
 
 
 def span(low: float, high: float, places: int = 2, *, signed: bool = False) -> str:
-    """Return an interval.
+    """Return an interval; an end that is signed keeps its sign where it is rounded to zero.
 
-    >>> span(0.1, 0.25)
-    '0.10 to 0.25'
+    >>> span(0.1, 0.25), span(-0.1, -0.001, signed=True)
+    ('0.10 to 0.25', '-0.10 to -0.00')
     """
     ends = [number(end, places, signed=signed) for end in (low, high)]
+    if signed:  # so that it is seen on which side of zero the interval ends
+        ends = [
+            f"-{text[1:]}" if end < 0 and text[0] == "+" else text for end, text in zip((low, high), ends, strict=True)
+        ]
     return MISSING if MISSING in ends else " to ".join(ends)
 
 

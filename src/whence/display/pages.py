@@ -224,7 +224,10 @@ def selection_page(found: Selection, runs: Outcomes, total: float | None = None)
     places = decimals(found.std)
     places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
     page += [Text(""), selection_table(found, named, "--json")]
-    page.append(remark("expected: the prediction, corrected by how predictions like it turned out on held-out runs"))
+    known = "corrected by how predictions like it turned out on held-out runs"
+    if (found.expected == found.predicted).all():
+        known = "as it is, because too few runs were held out to correct it"
+    page.append(remark(f"expected: the prediction, {known}"))
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
     if math.isfinite(found.best_run):

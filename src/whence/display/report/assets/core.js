@@ -53,8 +53,13 @@ function withSign(text, plus) {
   return (plus ? "+" : "") + text.replace("-", "−");
 }
 
+// As span() of the command line: an end that is signed keeps its sign where it is rounded to zero.
 function span(low, high, places = 2, signed = false) {
-  return finite(low) && finite(high) ? `${number(low, places, signed)} to ${number(high, places, signed)}` : MISSING;
+  const end = (value) => {
+    const text = number(value, places, signed);
+    return signed && value < 0 && text.startsWith("+") ? withSign(`-${text.slice(1)}`, false) : text;
+  };
+  return finite(low) && finite(high) ? `${end(low)} to ${end(high)}` : MISSING;
 }
 
 const percent = (value) => (finite(value) ? `${Math.round(100 * value)}%` : MISSING);
