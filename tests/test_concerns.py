@@ -95,7 +95,7 @@ class TestConcerns:
     def test_a_mixture_of_another_total_is_named(self, total):
         W = total * np.random.default_rng(0).dirichlet(np.ones(4), size=20)
         W[5, 0] += total / 2
-        said = f"Weights sum to {total} in nearly all runs, but not in all (counted from 0): run 5 to {1.5 * total:g}."
+        said = f"Weights sum to {total} in nearly all runs, but not in all (counted from 1): run 6 to {1.5 * total:g}."
         assert self.of(W) == [said]
         assert self.of(W * np.linspace(1, 2, 20)[:, None]) == []  # totals of many sizes are amounts of data
 

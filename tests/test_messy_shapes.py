@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pandas as pd
@@ -645,3 +646,24 @@ def test_switches_beside_a_group_of_tasks_are_no_tasks(tmp_path, group):
     said = " ".join(str(note.message) for note in notes)
     assert "config.flash (not called as the tasks are)" in said
     assert "Outcomes of the same tasks differ by 'config.flash'" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_wide_characters_need_no_mark(tmp_path, encoding):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(FRAME.to_csv(index=False).encode(encoding))
+    np.testing.assert_array_equal(read_outcomes(path, "loss").subsets, S)
+
+
+def test_names_are_found_in_either_way_to_write_accents_and_without_their_unit(tmp_path):
+    frame = FRAME.rename(columns={"web": unicodedata.normalize("NFD", "Wikipédia"), "loss": "Val loss (nats) "})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs = read_outcomes(tmp_path / "runs.csv", "val loss", tasks=["Wikipédia", "code"])
+    np.testing.assert_array_equal(runs.subsets, S[:, :2])
+    assert runs.subset(["Wikipédia"])[0] == 1
+
+
+def test_outcomes_in_the_index_of_a_frame():
+    runs = read_outcomes(FRAME.set_index("loss"), "loss")
+    np.testing.assert_array_equal(runs.values[:, 0], LOSS)
+    np.testing.assert_array_equal(runs.subsets, S)

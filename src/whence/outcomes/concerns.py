@@ -107,8 +107,8 @@ def _totals(runs: Outcomes) -> list[str]:
     for total in TOTALS if not runs.is_binary else ():
         off = np.flatnonzero(~near_totals(totals, (total,)))
         if 0 < len(off) <= runs.n_runs * FEW:
-            named = some_of([f"run {row} to {totals[row]:.4g}" for row in off], 4)
-            return [f"Weights sum to {total:g} in nearly all runs, but not in all (counted from 0): {named}."]
+            named = some_of([f"run {row + 1} to {totals[row]:.4g}" for row in off], 4)
+            return [f"Weights sum to {total:g} in nearly all runs, but not in all (counted from 1): {named}."]
     return []
 
 

@@ -78,8 +78,10 @@ def read_sheet(path: Path, sheet: str | None = None, having: Sequence[str] = ())
     return _distinct(_unfolded(read(path)))
 
 
-def frame_sheet(frame: Any) -> Sheet:
-    """Cells of a DataFrame."""
+def frame_sheet(frame: Any, asked: Sequence[str] = ()) -> Sheet:
+    """Cells of a DataFrame, and those of its index that were asked for."""
+    if held := [name for name in frame.index.names if any(find_names(one, [str(name)]) for one in asked)]:
+        frame = frame.reset_index(level=held)
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     columns = [_typed(frame.iloc[:, at]) for at in range(len(names))]
     commas = has_decimal_commas(names, columns, "\t")

@@ -48,6 +48,9 @@ class Explorer {
       "aria-label": "Find a task",
       oninput: () => this.filter(),
     });
+    if (!report.binary) {
+      byId("whatif-intro").textContent = "Choose any weights: the surrogate predicts what a run with them would give.";
+    }
     const sets = report.binary
       ? [
           button("best", "Best of size", () => this.findBest(Number(size.value))),
