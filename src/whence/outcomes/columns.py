@@ -180,18 +180,18 @@ def _refuse_none(
 
 def _suggest_listing(sheet: Sheet, aside: Mapping[str, str], problems: Problems) -> None:
     """Say so if columns of words are all that could be the tasks, or one of names: of each run one, or several."""
-    held: dict[frozenset[str], list[str]] = {}
-    for name in (name for name, what in aside.items() if what == "text"):
-        words = {str(cell).strip() for cell in sheet.by_name[name]}
-        alone = len(words) == 2 and words & {"", "None"}  # its name where it is in, and nothing where it is not
-        held.setdefault(frozenset() if alone else frozenset(words), []).append(name)
-    for known, names in held.items():
-        if len(names) > 1 and len(known) <= 2:
-            shown = " or ".join(map(repr, sorted(known))) or "one word or nothing"
+    texts = {name: sheet.by_name[name] for name, what in aside.items() if what == "text"}
+    held = {name: {str(cell).strip() for cell in cells} for name, cells in texts.items()}
+    alike: dict[frozenset[str], list[str]] = {}
+    for name, cells in held.items():
+        alone = len(cells) == 2 and cells & {"", "None"}  # its name where it is in, and nothing where it is not
+        alike.setdefault(frozenset(() if alone else cells), []).append(name)
+    for words, names in alike.items():
+        if len(names) > 1 and len(words) <= 2:
+            shown = " or ".join(map(repr, sorted(words))) or "one word or nothing"
             problems.add(f"columns {some_of(names)} hold {shown}: write 1 where a task is in a run, and 0 where not.")
             return
-    for name in (name for name, what in aside.items() if what == "text"):
-        cells = {str(cell).strip() for cell in sheet.by_name[name]}
+    for name, cells in held.items():
         if 2 <= len(cells) <= len(sheet.places) / 2:
             said = f"no task column is left, unless '{name}' names the task of each run: then add {{subset_column}}."
             problems.add(said, {"subset_column": name}, subset_column=name)
@@ -332,15 +332,14 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     gaps = np.isnan(S)
     if not gaps.any() or wanted.missing == "drop":
         return S
-    filled = np.where(gaps, 0.0, S)
+    filled, short = np.where(gaps, 0.0, S), gaps.any(axis=1)
     if wanted.missing == "zero":
         return filled
     row, column = np.argwhere(gaps)[0]
-    whole = S[~gaps.any(axis=1)]
+    whole, count = S[~short], int(short.sum())
     # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
     means_zero = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
-    count = int(gaps.any(axis=1).sum())
-    if count > 1 and len(whole) and not filled[~gaps].all() and gaps[gaps.any(axis=1)].all():
+    if count > 1 and len(whole) and not filled[~gaps].all() and gaps[short].all():
         problems.add(
             f"{sheet.places[row]} says nothing of its tasks, as {count - 1} other rows. Write them in every row, also "
             "where several runs have the same. If these runs had no task, read empty cells as 0 with {missing}.",
