@@ -174,6 +174,17 @@ def test_targets_of_opposite_directions_are_counted_and_not_averaged(tmp_path):
     assert row.split()[1:] == ["–", "2", "4", "0"]
 
 
+def test_what_to_expect_is_not_called_corrected_where_nothing_was_held_out(tmp_path, file, columns):
+    few = tmp_path / "few.csv"
+    few.write_text("a,b,c,loss\n1,0,0,2.1\n0,1,0,2.3\n0,0,1,2.2\n1,1,0,1.9\n")
+    told = run("select", few, "--outcome", "loss", "--size", 1).output
+    assert "expected: the prediction, as it is, because too few runs were held out to correct it" in told
+    assert (
+        "corrected by how predictions like it turned out"
+        in run("select", file, *columns, "--size", 2, "--target", "loss").output
+    )
+
+
 def test_of_many_tasks_both_ends_are_shown(tmp_path):
     path = tmp_path / "runs.csv"
     S = whence.Bernoulli(0.5).draw(40, 60, seed=0)

@@ -39,6 +39,9 @@ class Predictions(Shown):
     std: Array
     measured: Array
 
+    def __str__(self) -> str:
+        return self.to_frame().drop(columns="subset").to_string(index=False)
+
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Return the ends of the intervals that hold a new run with this probability, (n, T) each.
 
