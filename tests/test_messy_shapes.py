@@ -667,3 +667,34 @@ def test_outcomes_in_the_index_of_a_frame():
     runs = read_outcomes(FRAME.set_index("loss"), "loss")
     np.testing.assert_array_equal(runs.values[:, 0], LOSS)
     np.testing.assert_array_equal(runs.subsets, S)
+
+
+LISTED = [[name for name, bit in zip(TASKS, row, strict=True) if bit] for row in S]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "said"),
+    [
+        (["all" if len(row) == 4 else ";".join(row) for row in LISTED], S, "'all' in 'data' is read as all tasks"),
+        (
+            [";".join(f"-{name}" for name in TASKS if name not in row) or "full" for row in LISTED],
+            S,
+            "each run left out",
+        ),
+        ([", ".join(f"{name} (2x)" for name in row) for row in LISTED], 2 * S, r"as '\w+ \(2x\)', are read as weights"),
+        (["; ".join(f"3x {name}" for name in row) for row in LISTED], 3 * S, "are read as weights"),
+        (["; ".join(f"{name} x1.5" for name in row) for row in LISTED], 1.5 * S, "are read as weights"),
+    ],
+)
+def test_words_for_all_and_multiples_in_lists(cells, expected, said):
+    """Each of them would pass for the name of a task."""
+    with pytest.warns(DataWarning, match=said):
+        runs = read_outcomes(pd.DataFrame({"data": cells, "loss": LOSS}), "loss")
+    assert sorted(runs.task_names) == sorted(TASKS)
+    np.testing.assert_array_equal(runs.subsets[:, [runs.task_names.index(name) for name in TASKS]], expected)
+
+
+def test_a_baseline_among_lists_is_asked_about():
+    cells = [";".join(row) if len(row) < 4 else "baseline" for row in LISTED]
+    with pytest.warns(DataWarning, match="'baseline' in 'data' is read as a task. If it means all tasks, list them"):
+        read_outcomes(pd.DataFrame({"data": cells, "loss": LOSS}), "loss")

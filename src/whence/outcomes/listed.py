@@ -28,7 +28,9 @@ _REMOVED = re.compile(
     r"(.*[._ ])?(removed|excluded|dropped|ablated|omitted|left[_ ]out|held[_ ]out|without|minus)([_ ].*)?",
     re.IGNORECASE,
 )
-_ALL = ("all", "full", "everything", "baseline", "base", "all data", "all tasks", "all sources", "full mix", "complete")
+_EVERY = ("all", "full", "everything", "all data", "all tasks", "all sources", "full mix", "complete")
+_BASE = ("baseline", "base")
+_ALL = (*_EVERY, *_BASE)  # where cells say what was left out
 _BUT = re.compile(
     rf"(?:(?:{'|'.join(_ALL)})\s+)?(?:but|except|minus|without|w/o|excluding|no)\s+|(?:{'|'.join(_ALL)})?\s*[-–−]\s*(?=\w)"
 )
@@ -40,6 +42,11 @@ _WEIGHTED = (  # and web 70%, 70% web
     re.compile(r"(?P<name>.+?)\s+(?P<weight>[\d.,]+\s*%)"),
     re.compile(r"(?P<weight>[\d.,]+\s*%)\s*(?P<name>.+)"),
 )
+_TIMES = (  # web (2x), web x2, 2x web
+    re.compile(r"(?P<name>.+?)\s*[(\[](?P<weight>\d+(\.\d+)?)\s*[x×][)\]]", re.IGNORECASE),
+    re.compile(r"(?P<name>.+?)(\s+x|\s*×|\s*[(\[][x×])\s*(?P<weight>\d+(\.\d+)?)[)\]]?", re.IGNORECASE),
+    re.compile(r"(?P<weight>\d+(\.\d+)?)(\s*×\s*|x\s+)(?P<name>.+)", re.IGNORECASE),
+)
 MOST_WORDS = 4  # of a name
 
 
@@ -49,6 +56,8 @@ class _Lists(NamedTuple):
     rows: list[list[tuple[str, float]]]
     removed: bool
     split: bool  # whether a sign was found that separates names
+    every: str = ""  # a cell that stands for all names
+    multiple: str = ""  # a name that is several times in a run
 
     @property
     def names(self) -> list[str]:
@@ -106,6 +115,7 @@ def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
     if several := [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]:
         note = f"Names in '{name}' that differ in capitals only are read as one task: {some_of(several, 4)}."
         warnings.warn(DataWarning(note), stacklevel=5)
+    _note_readings(name, found)
     names = [same[0] for same in alike.values()]
     place = {one: at for at, one in enumerate(alike)}
     S = np.zeros((len(found.rows), len(names)))
@@ -115,6 +125,21 @@ def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
     return names, (S == 0).astype(np.float64) if found.removed else S
 
 
+def _note_readings(name: str, found: _Lists) -> None:
+    """Say what words and multiples in cells that list tasks are taken for."""
+    notes = []
+    if found.every:
+        notes.append(f"'{found.every}' in '{name}' is read as all tasks: {some_of(found.names, 12)}.")
+    if not found.removed and (base := next((task for task in found.names if task.lower() in _BASE), None)):
+        notes.append(
+            f"'{base}' in '{name}' is read as a task. If it means all tasks, list them; if none, leave it empty."
+        )
+    if found.multiple:
+        notes.append(f"Multiples in '{name}', as '{found.multiple}', are read as weights.")
+    for note in notes:
+        warnings.warn(DataWarning(note), stacklevel=6)
+
+
 def _read(name: str, cells: Sequence[Any]) -> _Lists:
     bare, removed = _without_but(cells)
     if not removed and _REMOVED.fullmatch(name):
@@ -122,9 +147,17 @@ def _read(name: str, cells: Sequence[Any]) -> _Lists:
     sign = _sign(bare, usual=is_usual(name))
     items = [_items(cell, sign) for cell in bare]
     known = {item for row in items for item in row}
-    rows = [[_weighted(part) for item in row for part in _and(item, known)] for row in items]
+    parts = [[part for item in row for part in _and(item, known)] for row in items]
+    every = ""
+    if removed:
+        parts = [[re.sub(r"^[-–−]\s*(?=\w)", "", part) for part in row] for row in parts]
+    elif names := _names_of_all(parts):
+        every = next(row[0] for row in parts if _means_all(row))
+        parts = [names if _means_all(row) else row for row in parts]
+    multiple = next((part for row in parts for part in row if any(each.fullmatch(part) for each in _TIMES)), "")
+    rows = [list(map(_weighted, row)) for row in parts]
     split = sign not in ("", None) or (any(map(_is_list, bare)) or _assign([row for row in items if row]))
-    return _Lists(rows, removed, split)
+    return _Lists(rows, removed, split, every, multiple)
 
 
 def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
@@ -134,6 +167,18 @@ def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
     if not any(found) or not all(match or _is_all(text) for match, text in zip(found, texts, strict=True)):
         return cells, False
     return [str(cell).strip()[match.end() :] if match else "" for cell, match in zip(cells, found, strict=True)], True
+
+
+def _means_all(row: Sequence[str]) -> bool:
+    return len(row) == 1 and row[0].lower() in _EVERY
+
+
+def _names_of_all(rows: list[list[str]]) -> list[str]:
+    """All names, where some cells say "all" and others list several, without weights; none where they do not."""
+    names = {folded(name): name for row in rows if not _means_all(row) for name in row}
+    plain = all(_weighted(name) == (name, 1.0) for name in names.values())
+    listed = max(map(len, rows), default=0) >= 2 and plain and not set(names) & set(_EVERY)
+    return list(names.values()) if listed and any(map(_means_all, rows)) else []
 
 
 def _is_all(cell: Any) -> bool:
@@ -221,7 +266,7 @@ def _and(item: str, known: set[str]) -> list[str]:
 
 def _weighted(item: str) -> tuple[str, float]:
     """Name and weight of an item such as web=0.7, web: 70% or 70% web; the weight is 1 where there is none."""
-    for pattern in _WEIGHTED:
+    for pattern in (*_WEIGHTED, *_TIMES):
         if found := pattern.fullmatch(item):
             weight = as_column([found["weight"]]).values[0]
             if weight == weight:
