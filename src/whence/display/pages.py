@@ -209,6 +209,13 @@ def selection_table(found: Selection, names: Iterable[str], how: str) -> Table:
     return table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how=how))
 
 
+def _weight(weight: float, whole: float) -> str:
+    """Text of a share of 1, or of an amount of data."""
+    if not math.isclose(whole, 1, abs_tol=1e-6):
+        return amount(weight)
+    return f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"
+
+
 def selection_page(found: Selection, runs: Outcomes, total: float | None = None) -> Page:
     """Return the chosen subset, what is predicted for it, and what it is compared with; ``total`` is that in tokens."""
     page: Page = [title(f"Use {len(found.tasks)} of {counted(runs.n_tasks, 'task')}")]
@@ -216,9 +223,10 @@ def selection_page(found: Selection, runs: Outcomes, total: float | None = None)
         page.append(Text(", ".join(found.tasks), style="green"))
     else:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
-        cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
+        whole = found.subset.sum()
+        cells: list[Row] = [[name, _weight(weight, whole)] for name, weight in weights]
         if total is not None:
-            cells = [[*row, amount(weight * total)] for row, (_, weight) in zip(cells, weights, strict=True)]
+            cells = [[*row, amount(weight / whole * total)] for row, (_, weight) in zip(cells, weights, strict=True)]
         page.append(table(["task", "weight"] + ["tokens"] * (total is not None), cells))
     named = [f"{name} ({direction(up)})" for name, up in zip(found.target_names, runs.maximize, strict=True)]
     places = decimals(found.std)
