@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from whence.display.layout import UNCLEAR, Page, Row, both_ends, direction, remark, table, title, word
-from whence.display.numbers import MISSING, amount, decimals, number, share, span
-from whence.errors import counted
+from whence.display.numbers import MISSING, decimals, number, share, span
+from whence.errors import amount, counted
 
 if TYPE_CHECKING:
     import numpy as np
