@@ -20,6 +20,7 @@ from whence.cli import app
 from whence.cli.shell import in_flags
 from whence.errors import InputError
 from whence.evaluation import repeated_splits
+from whence.outcomes.values import as_column
 
 TASKS = ["code", "math", "law", "news", "chat"]
 TABLE_VERBS = ["fit", "evaluate", "attribute", "interactions", "predict", "select", "suggest"]
@@ -172,6 +173,31 @@ def test_targets_of_opposite_directions_are_counted_and_not_averaged(tmp_path):
     )
     (row,) = [line for line in run("attribute", path).stdout.splitlines() if line.startswith("task_0 ")]
     assert row.split()[1:] == ["–", "2", "4", "0"]
+
+
+def test_what_to_expect_is_not_called_corrected_where_nothing_was_held_out(tmp_path, file, columns):
+    few = tmp_path / "few.csv"
+    few.write_text("a,b,c,loss\n1,0,0,2.1\n0,1,0,2.3\n0,0,1,2.2\n1,1,0,1.9\n")
+    told = run("select", few, "--outcome", "loss", "--size", 1).output
+    assert "expected: the prediction, as it is, because too few runs were held out to correct it" in told
+    assert (
+        "corrected by how predictions like it turned out"
+        in run("select", file, *columns, "--size", 2, "--target", "loss").output
+    )
+
+
+def test_amounts_of_data_are_shown_as_such_and_shared_out_by_their_shares(tmp_path):
+    """Of runs in tokens, with one budget: the tokens of a larger one keep the shares."""
+    W = np.random.default_rng(0).dirichlet([3, 2, 1], 30)
+    frame = pd.DataFrame((3e9 * W).round(), columns=["web", "code", "law"])
+    frame.assign(loss=2 + ((W - [0.5, 0.3, 0.2]) ** 2).sum(1)).to_csv(tmp_path / "tokens.csv", index=False)
+    asked = ["select", tmp_path / "tokens.csv", "--outcome", "loss", "--total", "10B"]
+    chosen = document_of(*asked)
+    share = {name: weight / sum(chosen["selected"].values()) for name, weight in chosen["selected"].items()}
+    lines = {line.split()[0]: line.split()[1:] for line in run(*asked).output.splitlines() if line[:4].strip() in share}
+    for name, (weight, tokens) in lines.items():
+        assert as_column([weight, tokens]).values == pytest.approx(np.array([3e9, 10e9]) * share[name], rel=0.01)
+    assert set(lines) == set(share)
 
 
 def test_of_many_tasks_both_ends_are_shown(tmp_path):

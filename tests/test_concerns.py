@@ -90,3 +90,28 @@ class TestConcerns:
         wide = np.random.default_rng(0).random((12, 20_000)) < 0.5
         found = self.of(wide)  # 2^12 patterns for 20,000 columns: every one is repeated
         assert [sentence.split()[0] for sentence in found] == ["Tasks", "Tasks", "Identical", "There"]
+
+    @pytest.mark.parametrize("total", [1, 100])
+    def test_a_mixture_of_another_total_is_named(self, total):
+        W = total * np.random.default_rng(0).dirichlet(np.ones(4), size=20)
+        W[5, 0] += total / 2
+        said = f"Weights sum to {total} in nearly all runs, but not in all (counted from 1): run 6 to {1.5 * total:g}."
+        assert self.of(W) == [said]
+        assert self.of(W * np.linspace(1, 2, 20)[:, None]) == []  # totals of many sizes are amounts of data
+
+    @pytest.mark.parametrize("odd", [-1.0, 9999.0])
+    def test_numbers_that_stand_for_a_failed_run_are_named(self, plain, odd):
+        values = np.random.default_rng(1).uniform(2, 2.5, 40)
+        assert self.of(plain, values) == []
+        values[[3, 9]] = odd
+        low, high = np.sort(values)[[0 if odd > 0 else 2, -3 if odd > 0 else -1]]
+        said = "Outcomes far from all others, to leave empty if they stand for runs that failed: "
+        assert self.of(plain, values, target_names=["loss"]) == [
+            f"{said}loss ({odd:g} in 2 runs, else {low:.4g} to {high:.4g})."
+        ]
+
+    def test_a_far_measurement_is_no_such_number(self, plain):
+        values = np.random.default_rng(1).uniform(2, 2.5, 40)
+        values[3] = 47.318
+        assert self.of(plain, values) == []
+        assert self.of(plain, np.where(np.arange(40) == 3, 20.0, np.arange(40) % 4)) == []  # all are whole

@@ -214,6 +214,92 @@ def test_a_row_per_run_and_source_is_read_as_a_row_per_run(tmp_path, weights):
     np.testing.assert_allclose(runs.values[:, 0], loss)
 
 
+def long_table(path, n=24, **columns):
+    """A row per run and source, with what columns hold of them: functions of the run, the source and the weight."""
+    W = np.random.default_rng(4).dirichlet([2, 1, 1], n).round(3)
+    rows = [[make(run, at, W[run, at]) for make in columns.values()] for run in range(n) for at in range(3)]
+    path.write_text("\n".join([",".join(columns), *(",".join(map(str, row)) for row in rows)]))
+    return W
+
+
+NAMES = ("web", "code", "law")
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_rows_of_runs_and_tasks_with_more_columns(tmp_path):
+    """The place of a source and its tokens differ within a run too, and are not its weight."""
+    path = tmp_path / "long.csv"
+    columns = {
+        "run": lambda run, at, weight: f"r{run}",
+        "order": lambda run, at, weight: at,
+        "source": lambda run, at, weight: NAMES[at],
+        "tokens": lambda run, at, weight: round(weight * 1e9),
+        "share": lambda run, at, weight: weight,
+        "loss": lambda run, at, weight: 2 + run / 10,
+    }
+    W = long_table(path, **columns)
+    with pytest.warns(DataWarning, match="with weights from 'share'. Left out, .*: order, tokens"):
+        runs = read_outcomes(path, outcomes=["loss"])
+    assert runs.task_names == NAMES
+    np.testing.assert_array_equal(runs.subsets, W)
+    np.testing.assert_allclose(runs.values[:, 0], 2 + np.arange(24) / 10)
+    del columns["share"]  # then tokens are all there is
+    long_table(path, **columns)
+    runs = read_outcomes(path, outcomes=["loss"])
+    np.testing.assert_allclose(runs.subsets, W * 1e9)
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_rows_of_runs_and_tasks_with_an_outcome_of_each_task(tmp_path):
+    path = tmp_path / "long.csv"
+    W = long_table(
+        path,
+        mix=lambda run, at, weight: f"r{run}",
+        id=lambda run, at, weight: run,
+        domain=lambda run, at, weight: NAMES[at],
+        weight=lambda run, at, weight: weight,
+        val_loss=lambda run, at, weight: 2 + run / 10 + at,
+    )
+    with pytest.warns(DataWarning, match=r"Outcomes are of single tasks: val_loss\[web\]"):
+        runs = read_outcomes(path, outcomes=["val_loss"])
+    np.testing.assert_array_equal(runs.subsets, W)
+    np.testing.assert_allclose(runs.values, 2 + np.arange(24)[:, None] / 10 + np.arange(3))
+    assert runs.target_names == ("val_loss[web]", "val_loss[code]", "val_loss[law]")
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_runs_of_a_long_table_may_be_called_anything(tmp_path):
+    path = tmp_path / "long.csv"
+    W = long_table(
+        path,
+        recipe_card=lambda run, at, weight: f"r{run}",
+        domain=lambda run, at, weight: NAMES[at],
+        weight=lambda run, at, weight: weight,
+        loss=lambda run, at, weight: 2 + run / 10,
+    )
+    runs = read_outcomes(path, outcomes=["loss"])
+    np.testing.assert_array_equal(runs.subsets, W)
+
+
+@pytest.mark.filterwarnings("ignore::whence.errors.DataWarning")
+def test_two_columns_that_may_be_weights_are_asked_about(tmp_path):
+    path = tmp_path / "long.csv"
+    W = long_table(
+        path,
+        run=lambda run, at, weight: f"r{run}",
+        source=lambda run, at, weight: NAMES[at],
+        before=lambda run, at, weight: weight**2,
+        after=lambda run, at, weight: weight,
+        loss=lambda run, at, weight: 2 + run / 10,
+    )
+    with pytest.raises(
+        InputError, match=r"whose weight may be in several columns: before, after. Leave all but one out"
+    ):
+        read_outcomes(path, outcomes=["loss"])
+    runs = read_outcomes(path, outcomes=["loss"], ignore=["before"])
+    np.testing.assert_array_equal(runs.subsets, W)
+
+
 def test_replicates_of_a_configuration_are_not_a_long_table(tmp_path):
     path = tmp_path / "runs.csv"
     rows = [f"c{c},{c % 2},{c // 2},{host},{c + 0.1 * (host == 'y')}" for c in range(4) for host in "xy"]
@@ -222,3 +308,9 @@ def test_replicates_of_a_configuration_are_not_a_long_table(tmp_path):
         runs = read_outcomes(path, outcomes=["loss"])
     assert runs.task_names == ("a", "b")
     assert runs.n_runs == 8
+    lines = path.read_text().splitlines()
+    path.write_text(
+        "\n".join([f"{lines[0]},grad_norm,lr", *(f"{line},{at},{at % 3}" for at, line in enumerate(lines[1:]))])
+    )
+    with pytest.warns(DataWarning, match="set aside"):
+        assert read_outcomes(path, outcomes=["loss"], ignore=["grad_norm"]).n_runs == 8

@@ -4,6 +4,7 @@ import json
 import shlex
 import subprocess
 import sys
+import unicodedata
 
 import numpy as np
 import pandas as pd
@@ -499,3 +500,201 @@ class TestOtherShapes:
 def test_the_package_runs_as_a_module():
     found = subprocess.run([sys.executable, "-m", "whence", "--version"], capture_output=True, text=True, check=True)
     assert found.stdout == f"whence {whence.__version__}\n"
+
+
+def test_names_in_lists_may_have_plus_signs_and_other_capitals(tmp_path):
+    cells = [
+        " + ".join(name for name, bit in zip(["C++ code", "wiki", "R&D", "law"], row, strict=True) if bit) for row in S
+    ]
+    cells = [cell.replace("wiki", "Wiki") if at % 3 else cell for at, cell in enumerate(cells)]
+    frame = pd.DataFrame({"data": cells, "loss": LOSS})
+    with pytest.warns(DataWarning, match="differ in capitals only are read as one task: '[Ww]iki' and '[Ww]iki'"):
+        runs = read_outcomes(frame, "loss")
+    order = [[name.casefold() for name in runs.task_names].index(name) for name in ["c++ code", "wiki", "r&d", "law"]]
+    np.testing.assert_array_equal(runs.subsets[:, order], S)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        lambda name, weight: {"name": name, "weight": weight, "files": 12},
+        lambda name, weight: {name: weight},
+        lambda name, weight: {"path": name, "share": weight},
+    ],
+)
+def test_lists_of_records(tmp_path, record):
+    mixes = [[record(name, weight) for name, weight in zip(TASKS, row, strict=True)] for row in W.tolist()]
+    path = tmp_path / "runs.jsonl"
+    lines = zip(mixes, W_LOSS.tolist(), strict=True)
+    path.write_text(
+        "\n".join(json.dumps({"mix": mix, "history": [{"a": 1, "b": 2}], "loss": loss}) for mix, loss in lines)
+    )
+    text = pd.DataFrame({"mix": list(map(str, mixes)), "loss": W_LOSS})
+    for source in (path, text):
+        runs = read_outcomes(source, "loss")
+        assert runs.task_names == tuple(TASKS)
+        np.testing.assert_array_equal(runs.subsets, W)
+
+
+def workbook(path, rows, merged=()):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    for row in rows:
+        book.active.append(row)
+    for cells in merged:
+        book.active.merge_cells(cells)
+    book.save(path)
+    return path
+
+
+def twice():
+    """Two seeds of each run, of which only the first names the tasks, as in cells that are merged."""
+    runs = zip(S.tolist(), LOSS.tolist(), strict=True)
+    rows = [
+        [*(subset if seed == 0 else [None] * 4), seed, loss + seed / 100] for subset, loss in runs for seed in (0, 1)
+    ]
+    return [[*TASKS, "seed", "loss"], *rows]
+
+
+def test_merged_cells_hold_for_all_their_rows(tmp_path):
+    merged = [f"{letter}{2 * at + 2}:{letter}{2 * at + 3}" for at in range(len(S)) for letter in "ABCD"]
+    runs = read_outcomes(workbook(tmp_path / "merged.xlsx", twice(), merged), "loss")
+    np.testing.assert_array_equal(runs.subsets, np.repeat(S, 2, axis=0))
+
+
+def test_rows_that_only_look_merged_are_not_taken_for_runs_without_tasks(tmp_path):
+    path = workbook(tmp_path / "blank.xlsx", twice())
+    said = "row 3 says nothing of its tasks, as 23 other rows. Write them in every row"
+    with pytest.raises(InputError, match=said):
+        read_outcomes(path, "loss")
+    answer = run("fit", path, "--outcome", "loss")
+    assert answer.exit_code == 2
+    assert "Try:" not in answer.stderr
+    assert read_outcomes(path, "loss", missing="zero").subsets[1::2].sum() == 0
+
+
+@pytest.mark.parametrize("column", [0, 4])
+def test_formulas_without_a_value_are_refused(tmp_path, column):
+    """Programs that write workbooks do not compute: read as empty, the column would be lost."""
+    rows = [[*subset, loss] for subset, loss in zip(S.tolist(), LOSS.tolist(), strict=True)]
+    for row in rows:
+        row[column] = f"={row[column]}+0"
+    path = workbook(tmp_path / "formulas.xlsx", [[*TASKS, "loss"], *rows])
+    with pytest.raises(
+        InputError, match=f"cell {'ABCDE'[column]}2 holds a formula, and the file does not hold its value"
+    ):
+        read_outcomes(path, "loss")
+
+
+@pytest.mark.parametrize("header", ["run,code,web,math,law,loss", "run,web,code,math,law,acc"])
+def test_a_second_table_below_is_refused(tmp_path, header):
+    lines = FRAME.to_csv(index_label="run").splitlines()
+    (tmp_path / "runs.csv").write_text("\n".join([*lines, "", header, *lines[1:]]))
+    with pytest.raises(InputError, match="line 27 names columns again, and not as the header does"):
+        read_outcomes(tmp_path / "runs.csv", "loss")
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "said"),
+    [("x", "o", "hold 'o' or 'x'"), ("kept", "ablated", "hold 'ablated' or 'kept'"), (None, "", "one word or nothing")],
+)
+def test_words_that_could_mean_either_are_asked_about(inside, outside, said):
+    words = {name: [(inside or name) if bit else outside for bit in S[:, at]] for at, name in enumerate(TASKS)}
+    with pytest.raises(
+        InputError, match=f"columns web, code, math, law {said.replace('one', 'hold one')}: write 1 where"
+    ):
+        read_outcomes(pd.DataFrame(words).assign(loss=LOSS), "loss")
+
+
+def test_tasks_coded_as_1_and_2_get_a_note():
+    with pytest.warns(DataWarning, match="Tasks are 1 or 2 in every run, read as weights. If these are codes"):
+        runs = read_outcomes(FRAME.assign(**{name: 2 - FRAME[name] for name in TASKS}), "loss")
+    np.testing.assert_array_equal(runs.subsets, 2 - S)
+
+
+def test_the_same_run_exported_twice_is_read_once():
+    """Copies would pass for runs made again that came out exactly the same: no noise, and narrow intervals."""
+    frame = FRAME.assign(run=[f"r{at}" for at in range(len(FRAME))])
+    doubled = pd.concat([frame, frame.iloc[:7]], ignore_index=True)
+    said = (
+        r"7 rows repeat another in every cell \(the first: row 24 .counted from 0.\), also in the identifier, and are"
+    )
+    with pytest.warns(DataWarning, match=said):
+        runs = read_outcomes(doubled, "loss")
+    np.testing.assert_array_equal(runs.subsets, S)
+    np.testing.assert_array_equal(runs.values[:, 0], LOSS)
+    with pytest.warns(DataWarning, match="They count as runs made again, with the same outcome. If they are copies"):
+        assert read_outcomes(doubled.drop(columns="run"), "loss").n_runs == len(S) + 7
+
+
+def test_repeated_configurations_are_not_copies():
+    frame = FRAME.assign(config_id=[f"c{at // 2}" for at in range(len(FRAME))])
+    assert read_outcomes(pd.concat([frame, frame.iloc[:2]], ignore_index=True), "loss").n_runs == len(S) + 2
+
+
+@pytest.mark.parametrize("group", ["config.tasks.", "config/data_mix/", "tasks."])
+def test_switches_beside_a_group_of_tasks_are_no_tasks(tmp_path, group):
+    """A tracker puts all that was configured into columns; a switch is 0 or 1 as tasks are."""
+    flash = np.arange(len(S)) % 3 == 0
+    frame = pd.DataFrame({f"{group.replace('data_', '')}{name}": S[:, at] == 1 for at, name in enumerate(TASKS)})
+    frame = frame.assign(**{"config.flash": flash, "config.bf16": True, "config.depth": 12 + 12 * flash})
+    frame.assign(**{"summary/loss": LOSS + flash}).to_csv(tmp_path / "export.csv", index=False)
+    with pytest.warns(DataWarning) as notes:
+        runs = read_outcomes(tmp_path / "export.csv", "loss")
+    assert runs.task_names == tuple(TASKS)
+    np.testing.assert_array_equal(runs.subsets, S)
+    said = " ".join(str(note.message) for note in notes)
+    assert "config.flash (not called as the tasks are)" in said
+    assert "Outcomes of the same tasks differ by 'config.flash'" in said
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16"])
+def test_wide_characters_need_no_mark(tmp_path, encoding):
+    path = tmp_path / "runs.csv"
+    path.write_bytes(FRAME.to_csv(index=False).encode(encoding))
+    np.testing.assert_array_equal(read_outcomes(path, "loss").subsets, S)
+
+
+def test_names_are_found_in_either_way_to_write_accents_and_without_their_unit(tmp_path):
+    frame = FRAME.rename(columns={"web": unicodedata.normalize("NFD", "Wikipédia"), "loss": "Val loss (nats) "})
+    frame.to_csv(tmp_path / "runs.csv", index=False)
+    runs = read_outcomes(tmp_path / "runs.csv", "val loss", tasks=["Wikipédia", "code"])
+    np.testing.assert_array_equal(runs.subsets, S[:, :2])
+    assert runs.subset(["Wikipédia"])[0] == 1
+
+
+def test_outcomes_in_the_index_of_a_frame():
+    runs = read_outcomes(FRAME.set_index("loss"), "loss")
+    np.testing.assert_array_equal(runs.values[:, 0], LOSS)
+    np.testing.assert_array_equal(runs.subsets, S)
+
+
+LISTED = [[name for name, bit in zip(TASKS, row, strict=True) if bit] for row in S]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected", "said"),
+    [
+        (["all" if len(row) == 4 else ";".join(row) for row in LISTED], S, "'all' in 'data' is read as all tasks"),
+        (
+            [";".join(f"-{name}" for name in TASKS if name not in row) or "full" for row in LISTED],
+            S,
+            "each run left out",
+        ),
+        ([", ".join(f"{name} (2x)" for name in row) for row in LISTED], 2 * S, r"as '\w+ \(2x\)', are read as weights"),
+        (["; ".join(f"3x {name}" for name in row) for row in LISTED], 3 * S, "are read as weights"),
+        (["; ".join(f"{name} x1.5" for name in row) for row in LISTED], 1.5 * S, "are read as weights"),
+    ],
+)
+def test_words_for_all_and_multiples_in_lists(cells, expected, said):
+    """Each of them would pass for the name of a task."""
+    with pytest.warns(DataWarning, match=said):
+        runs = read_outcomes(pd.DataFrame({"data": cells, "loss": LOSS}), "loss")
+    assert sorted(runs.task_names) == sorted(TASKS)
+    np.testing.assert_array_equal(runs.subsets[:, [runs.task_names.index(name) for name in TASKS]], expected)
+
+
+def test_a_baseline_among_lists_is_asked_about():
+    cells = [";".join(row) if len(row) < 4 else "baseline" for row in LISTED]
+    with pytest.warns(DataWarning, match="'baseline' in 'data' is read as a task. If it means all tasks, list them"):
+        read_outcomes(pd.DataFrame({"data": cells, "loss": LOSS}), "loss")

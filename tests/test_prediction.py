@@ -26,6 +26,15 @@ def model(runs):
     return whence.fit(runs)
 
 
+def test_printed_predictions_are_a_row_per_subset_and_target(runs, model):
+    found = whence.predictions(model, [["code", "law"], ["math"]])
+    header, *rows = str(found).splitlines()
+    assert header.split() == ["name", "target", "predicted", "std", "low", "high", "measured"]
+    assert [row.split()[-6] for row in rows] == ["loss", "acc"] * 2
+    assert ["code, law" in row for row in rows] == [True, True, False, False]
+    np.testing.assert_allclose([float(row.split()[-5]) for row in rows], found.predicted.ravel(), rtol=1e-4)
+
+
 def test_predictions_are_those_of_the_model_beside_the_mean_of_measured_runs(runs, model):
     subsets = np.vstack([runs.subsets[0], np.ones(4)])
     found = whence.predictions(model, subsets)

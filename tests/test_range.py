@@ -68,6 +68,17 @@ def test_a_mixture_is_scaled_to_the_budget_of_the_runs():
     np.testing.assert_allclose(model.predict(np.full((1, 4), 25.0)), expected)  # percent
 
 
+def test_shares_are_no_amounts_of_data():
+    """Half a token each is far below runs of 1 to 6 billion, however much these differ."""
+    rng = np.random.default_rng(3)
+    tokens = rng.dirichlet(np.ones(4), 30) * rng.uniform(1e9, 6e9, 30)[:, None]
+    span = Range.of(tokens)
+    names = ("web", "code", "math", "law")
+    (reason,) = span.reasons(np.array([[0.5, 0.5, 0.0, 0.0]]), names)
+    assert reason.startswith("its weights sum to 1, and those of the runs to 1.4")
+    assert span.reasons(tokens * 0.9, names) == [""] * 30
+
+
 def test_tasks_that_never_varied_say_so():
     S = whence.Exhaustive().draw(4)
     S = np.hstack([S, np.ones((len(S), 1)), np.zeros((len(S), 1))])

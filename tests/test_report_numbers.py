@@ -15,6 +15,7 @@ from whence.display.numbers import number, span
 from whence.display.report import collect, write_page
 from whence.display.report.export import exported
 from whence.evaluation import learning_curve, noise_ceiling
+from whence.outcomes.subset import weight_text
 from whence.surrogates.averaged import AveragedSurrogate
 from whence.surrogates.fit import CANDIDATES
 
@@ -280,3 +281,19 @@ def test_a_page_of_many_targets_is_small(case, tmp_path):
     average = whence.fit(model.outcomes, surrogate=AveragedSurrogate(CANDIDATES, weights), n_folds=None)
     write_page(document | {"surrogates": exported(average)}, tmp_path / "average.html")
     assert (tmp_path / "average.html").stat().st_size <= 300_000  # every member with hyperparameters of every target
+
+
+def test_amounts_of_data_and_ends_at_zero_read_as_in_the_terminal(browser, tmp_path):
+    rng = np.random.default_rng(6)
+    W = rng.dirichlet(np.ones(4), 40)
+    tokens = W * rng.uniform(1e9, 6e9, 40)[:, None]
+    runs = whence.Outcomes(tokens, W[:, 0] - W[:, 2] ** 2 + 0.01 * rng.normal(size=40), list("abcd"), ["loss"])
+    model = whence.fit(runs)
+    write_page(collect(model), tmp_path / "page.html")
+    with opened(browser, tmp_path / "page.html") as page:
+        words = page.locator("#next tbody tr").first.inner_text()
+        wide = page.evaluate("weightText(2.553e9) + ' ' + weightText(0.00565) + ' ' + weightText(1234.5)")
+        ends = page.evaluate("span(-0.1, -0.001, 2, true)")
+    assert runs.describe(whence.suggest(model, 10).subsets[0]) in words
+    assert wide == " ".join(map(weight_text, (2.553e9, 0.00565, 1234.5)))
+    assert ends.replace("−", "-") == span(-0.1, -0.001, signed=True) == "-0.10 to -0.00"

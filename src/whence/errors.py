@@ -161,6 +161,18 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def amount(value: float) -> str:
+    """Return a number of tokens or examples with three digits, in thousands, millions, billions or trillions.
+
+    >>> amount(4.669e9), amount(1.71e7), amount(250), amount(1e12)
+    ('4.67B', '17.1M', '250', '1T')
+    """
+    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if float(f"{value:.3g}") >= scale:
+            return f"{float(f'{value:.3g}') / scale:.4g}{letter}"
+    return f"{value:.3g}"
+
+
 def safe_text(text: str, most: int | None = None) -> str:
     r"""Foreign text made safe to show: escape sequences and marks that turn text around are spelled out.
 

@@ -39,6 +39,9 @@ class Predictions(Shown):
     std: Array
     measured: Array
 
+    def __str__(self) -> str:
+        return self.to_frame().drop(columns="subset").to_string(index=False)
+
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Return the ends of the intervals that hold a new run with this probability, (n, T) each.
 
@@ -47,9 +50,6 @@ class Predictions(Shown):
         half = float(ndtri((1 + level) / 2)) * self.std
         within = self.runs.within_bounds
         return within(self.predicted - half), within(self.predicted + half)
-
-    def __str__(self) -> str:
-        return self.to_frame().to_string(index=False)
 
     def to_frame(self, level: float = 0.9) -> pd.DataFrame:
         """Return one row per subset and target; ``name`` is the subset in words."""

@@ -15,7 +15,7 @@ from scipy.special import ndtr
 from whence.answers.search import objective_columns
 from whence.designs import Exhaustive
 from whence.designs.mixtures import mixtures_like
-from whence.errors import InputError
+from whence.errors import InputError, counted
 from whence.shown import Shown
 from whence.surrogates.kernels import Array
 from whence.surrogates.model import Model
@@ -96,7 +96,8 @@ def suggest(
         raise InputError(ALL_MEASURED)
     if len(pool) < n:
         raise InputError(
-            f"Only {len(pool)} subsets like the measured ones are left to measure. Ask for at most {len(pool)}."
+            f"Only {counted(len(pool), 'subset')} like the measured ones {'is' if len(pool) == 1 else 'are'} left to "
+            f"measure. Ask for at most {len(pool)}."
         )
     covariance, noise = model.covariance(pool)
     planned = _Planned(covariance, noise, n)

@@ -46,12 +46,16 @@ def number(value: float, places: int = 2, *, signed: bool = False) -> str:
 
 
 def span(low: float, high: float, places: int = 2, *, signed: bool = False) -> str:
-    """Return an interval.
+    """Return an interval; an end that is signed keeps its sign where it is rounded to zero.
 
-    >>> span(0.1, 0.25)
-    '0.10 to 0.25'
+    >>> span(0.1, 0.25), span(-0.1, -0.001, signed=True)
+    ('0.10 to 0.25', '-0.10 to -0.00')
     """
     ends = [number(end, places, signed=signed) for end in (low, high)]
+    if signed:  # so that it is seen on which side of zero the interval ends
+        ends = [
+            f"-{text[1:]}" if end < 0 and text[0] == "+" else text for end, text in zip((low, high), ends, strict=True)
+        ]
     return MISSING if MISSING in ends else " to ".join(ends)
 
 
@@ -62,18 +66,6 @@ def share(value: float) -> str:
     '91%'
     """
     return f"{value:.0%}" if math.isfinite(value) else MISSING
-
-
-def amount(value: float) -> str:
-    """Return a number of tokens or examples with three digits, in thousands, millions, billions or trillions.
-
-    >>> amount(4.669e9), amount(1.71e7), amount(250), amount(1e12)
-    ('4.67B', '17.1M', '250', '1T')
-    """
-    for scale, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if float(f"{value:.3g}") >= scale:
-            return f"{float(f'{value:.3g}') / scale:.4g}{letter}"
-    return f"{value:.3g}"
 
 
 def to_json(document: Mapping[str, object]) -> str:

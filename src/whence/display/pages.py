@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from whence.display.layout import UNCLEAR, Page, Row, both_ends, direction, remark, table, title, word
-from whence.display.numbers import MISSING, amount, decimals, number, share, span
-from whence.errors import counted
+from whence.display.numbers import MISSING, decimals, number, share, span
+from whence.errors import amount, counted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -209,6 +209,13 @@ def selection_table(found: Selection, names: Iterable[str], how: str) -> Table:
     return table(["outcome", "predicted", "expected", "90% interval"], both_ends(rows, how=how))
 
 
+def _weight(weight: float, whole: float) -> str:
+    """Text of a share of 1, or of an amount of data."""
+    if not math.isclose(whole, 1, abs_tol=1e-6):
+        return amount(weight)
+    return f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"
+
+
 def selection_page(found: Selection, runs: Outcomes, total: float | None = None) -> Page:
     """Return the chosen subset, what is predicted for it, and what it is compared with; ``total`` is that in tokens."""
     page: Page = [title(f"Use {len(found.tasks)} of {counted(runs.n_tasks, 'task')}")]
@@ -216,15 +223,19 @@ def selection_page(found: Selection, runs: Outcomes, total: float | None = None)
         page.append(Text(", ".join(found.tasks), style="green"))
     else:
         weights = sorted(zip(found.tasks, found.subset[found.subset > 0], strict=True), key=lambda item: -item[1])
-        cells: list[Row] = [[name, f"{weight:.3f}" if weight >= 0.0005 else "< 0.001"] for name, weight in weights]
+        whole = found.subset.sum()
+        cells: list[Row] = [[name, _weight(weight, whole)] for name, weight in weights]
         if total is not None:
-            cells = [[*row, amount(weight * total)] for row, (_, weight) in zip(cells, weights, strict=True)]
+            cells = [[*row, amount(weight / whole * total)] for row, (_, weight) in zip(cells, weights, strict=True)]
         page.append(table(["task", "weight"] + ["tokens"] * (total is not None), cells))
     named = [f"{name} ({direction(up)})" for name, up in zip(found.target_names, runs.maximize, strict=True)]
     places = decimals(found.std)
     places = max(places, min(decimals(found.value - found.best_run), places + 2))  # which of the two is better
     page += [Text(""), selection_table(found, named, "--json")]
-    page.append(remark("expected: the prediction, corrected by how predictions like it turned out on held-out runs"))
+    known = "corrected by how predictions like it turned out on held-out runs"
+    if (found.expected == found.predicted).all():
+        known = "as it is, because too few runs were held out to correct it"
+    page.append(remark(f"expected: the prediction, {known}"))
     if found.objective != f"predicted {runs.target_names[0]}":
         page.append(Text(f"{found.objective}: {number(found.value, places)}"))
     if math.isfinite(found.best_run):

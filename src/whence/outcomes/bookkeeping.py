@@ -34,11 +34,14 @@ _KINDS = {
     r"(_(h|s|ms|min|hours|seconds|sec))?",
     "a count of steps": r"([a-z]+_)?(steps?|epochs?|iters?|iterations?)",
     "a state": r"done|finished|completed?|converged|crashed|failed|is_best",
-    "a setting": r"([a-z]+_)?lr|learning_rate|(global_|micro_)?batch_?size|bs|weight_decay|wd|warmup(_\w+)?"
+    "a setting": r"temperature|top_[pk]|(n|num)_(layers|heads|blocks|workers)|d_model|hidden_(size|dim)|lora_\w+"
+    r"|(max_)?(seq(uence)?|context)_len(gth)?|(grad|gradient)_\w+|([a-z]+_)?lr|learning_rate|(global_|micro_)?batch_?size|bs|weight_decay|wd|warmup(_\w+)?"
     r"|dropout|momentum|([a-z]+_)?gpus?|world_size|([a-z]+_)?(params|parameters|tokens|flops|cost|price)",
 }
+NO_TASK = "not called as the tasks are"
 _ANY = re.compile("|".join(_KINDS.values()))
 _PREFIX = re.compile(r"(config|params?|hparams|cfg|summary|metrics|tags|data)[./]")
+_TASKS = re.compile(r"(.*[./])?(tasks|sources|datasets|domains|subsets?|mix|mixture)[./][^./]+", re.IGNORECASE)
 _MEASURED = re.compile(r"(summary|metrics?|eval|results?)[./]")
 LOWER = {"err", "error", "errors", "loss", "losses", "perplexity", "ppl", "regret", "nll", "bpb", "bpc", "mse", "mae"}
 LOWER |= {"rmse", "latency", "wer", "cer", "fid", "ece", "brier", "toxicity", "verlust", "perte"}
@@ -51,7 +54,7 @@ RATES |= {"ndcg", "mrr", "iou", "miou", "top1", "top5", "genauigkeit", "passed",
 BENCHMARKS = {"mmlu", "gsm8k", "hellaswag", "arc", "winogrande", "piqa", "boolq", "truthfulqa", "humaneval", "mbpp"}
 BENCHMARKS |= {"bbh", "openbookqa", "triviaqa", "squad", "glue", "superglue", "aime", "gpqa", "ifeval", "siqa", "race"}
 BENCHMARKS |= {"pass", "top"}  # of pass@1 and top-1
-_WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
+WEIGHTS = {"weight", "weights", "coef", "coeff", "lambda", "share", "ratio", "fraction", "proportion"}
 
 
 def words_of(name: str) -> list[str]:
@@ -72,7 +75,7 @@ def higher_is_better(name: str) -> bool:
     if "↑" in name or "↓" in name:
         return "↑" in name
     words = {*words_of(name), *words_of(name.lower())}
-    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | _WEIGHTS)
+    return bool(words & (HIGHER | BENCHMARKS)) and not words & (LOWER | WEIGHTS)
 
 
 def is_rate(name: str) -> bool:
@@ -92,7 +95,7 @@ def is_outcome(name: str) -> bool:
     (True, True, False, False)
     """
     words = set(words_of(name))
-    return bool(words & (LOWER | HIGHER) and not words & _WEIGHTS) or "↑" in name or "↓" in name
+    return bool(words & (LOWER | HIGHER) and not words & WEIGHTS) or "↑" in name or "↓" in name
 
 
 def hint_at_directions(runs: Outcomes) -> None:
@@ -131,6 +134,14 @@ def set_aside(columns: Mapping[str, Column]) -> dict[str, str]:
     if len(units) == 1:  # amounts of data come in several columns, "7B" in one says which model it was
         found[units[0]] = "text"
     values = {name: column.values for name, column in columns.items() if name not in found}
+    called = [name for name in values if _TASKS.fullmatch(name) and not kind_of_name(name)]
+    if len(called) >= 2 and len({re.split(r"[./]", name)[-2] for name in called}) == 1:  # as trackers export them
+        others = [name for name in values if name not in called]
+        named = {
+            name: kind_of_name(name) or ("another measurement" if is_outcome(name) else NO_TASK) for name in others
+        }
+        if others:
+            return _ordered(columns, found | named | set_aside({name: columns[name] for name in called}))
     binary = {name for name, cells in values.items() if np.isin(cells[~np.isnan(cells)], (0, 1)).all()}
     behaviour = {name: _behaviour(values[name]) for name in values if name not in binary}
     named = {name: kind for name in values if (kind := kind_of_name(name) or behaviour.get(name, ""))}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,7 @@ Directions = bool | str | Iterable[str] | Iterable[bool]
 
 # Control characters, half surrogates and byte-order marks do not survive a text file.
 _UNWRITABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufeff]")
+_UNIT = re.compile(r"\s*(\([^()]*\)|\[[^\[\]]*\]|[↓↑])$")  # after a name
 
 
 def as_table(subsets: Any, values: Any) -> tuple[Floats, Floats, list[str] | None, list[str] | None]:
@@ -116,8 +118,8 @@ def places(wanted: Collection[Any], names: Sequence[str], kind: str) -> list[int
 
 
 def folded(name: Any) -> str:
-    """A name in lower case, with single spaces."""
-    return " ".join(str(name).casefold().split())
+    """A name in lower case, with single spaces, and letters with accents in one way of the two."""
+    return " ".join(normalize("NFC", str(name)).casefold().split())
 
 
 def as_directions(maximize: Directions | None, targets: Sequence[str]) -> tuple[bool, ...]:
@@ -143,10 +145,14 @@ def columns_of(name: str, targets: Sequence[str]) -> list[str]:
 
 
 def find_names(asked: str, names: Sequence[str]) -> list[str]:
-    """Names that a name or a pattern stands for: itself, in other capitals, those of an array, or by its last part.
+    """Names that a name or a pattern stands for: itself, in other capitals, those of an array, by its last part.
+
+    Or without its unit.
 
     >>> find_names("LOSS", ["a", "Loss"]), find_names("mix.*", ["mix.a", "mix.b", "c"]), find_names("a", ["mix.a", "b"])
     (['Loss'], ['mix.a', 'mix.b'], ['mix.a'])
+    >>> find_names("loss", ["a", "Loss (nats)"]), find_names("loss", ["loss (train)", "loss (val)"])
+    (['Loss (nats)'], [])
     """
     if asked in names:
         return [asked]
@@ -157,6 +163,7 @@ def find_names(asked: str, names: Sequence[str]) -> list[str]:
     if set(asked) & set("*?["):
         return [name for name in names if fnmatchcase(folded(name), plain)]
     last = [name for name in names if re.split(r"[./\[]", folded(name).removesuffix("]"))[-1] == plain]
+    last = last or [name for name in names if _UNIT.sub("", folded(name)) == plain]
     return last if len(last) == 1 else []
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from whence.errors import DataWarning, InputError, check_choice, closest, did_you_mean, some_of
 from whence.outcomes.bookkeeping import higher_is_better, is_outcome, kind_of_name, set_aside
 from whence.outcomes.checks import Directions, Floats, Problems, as_directions, find_names, repeated
-from whence.outcomes.layouts import one_list, one_row_per_run, turned, widened
+from whence.outcomes.layouts import one_list, one_row_per_run, turned, widened, without_copies
 from whence.outcomes.listed import is_usual, leaves_out, listed_subsets, lists_subsets
 from whence.outcomes.sheets import Sheet
 from whence.outcomes.simplex import is_mixture
@@ -83,7 +83,9 @@ def read_columns(sheet: Sheet, wanted: Wanted) -> Found:
         sheet = one_list(sheet)
     if wanted.tasks is None and wanted.subset_column is None:
         asked = [name for one in wanted.outcomes or () for name in find_names(one, sheet.names)]
-        sheet = widened(sheet, asked)
+        ignored = [name for one in wanted.ignore for name in find_names(one, sheet.names)]
+        sheet = widened(sheet, asked, ignored)
+    sheet = without_copies(sheet)
     problems = Problems()
     role = _roles(wanted, Wanted(sheet.names, sheet.names, sheet.names, wanted.subset_column), problems)
     columns = sheet.all_numbers({name for name, kind in role.items() if kind == "ignore"})
@@ -177,9 +179,19 @@ def _refuse_none(
 
 
 def _suggest_listing(sheet: Sheet, aside: Mapping[str, str], problems: Problems) -> None:
-    """Say so if a column of names that repeat is all that could be the tasks: of each run one, or several."""
-    for name in (name for name, what in aside.items() if what == "text"):
-        cells = {str(cell).strip() for cell in sheet.by_name[name]}
+    """Say so if columns of words are all that could be the tasks, or one of names: of each run one, or several."""
+    texts = {name: sheet.by_name[name] for name, what in aside.items() if what == "text"}
+    held = {name: {str(cell).strip() for cell in cells} for name, cells in texts.items()}
+    alike: dict[frozenset[str], list[str]] = {}
+    for name, cells in held.items():
+        alone = len(cells) == 2 and cells & {"", "None"}  # its name where it is in, and nothing where it is not
+        alike.setdefault(frozenset(() if alone else cells), []).append(name)
+    for words, names in alike.items():
+        if len(names) > 1 and len(words) <= 2:
+            shown = " or ".join(map(repr, sorted(words))) or "one word or nothing"
+            problems.add(f"columns {some_of(names)} hold {shown}: write 1 where a task is in a run, and 0 where not.")
+            return
+    for name, cells in held.items():
         if 2 <= len(cells) <= len(sheet.places) / 2:
             said = f"no task column is left, unless '{name}' names the task of each run: then add {{subset_column}}."
             problems.add(said, {"subset_column": name}, subset_column=name)
@@ -287,6 +299,11 @@ def _table(
 def _coded(tasks: Sequence[str], columns: Mapping[str, Column]) -> dict[str, Column]:
     """Columns of tasks that are out at -1 and in at 1, as 0 and 1; none where these are not the only values."""
     values = {value for name in tasks for value in np.unique(columns[name].values)}
+    if values == {1.0, 2.0} and all(len(set(columns[name].values)) == 2 for name in tasks):
+        note = (
+            "Tasks are 1 or 2 in every run, read as weights. If these are codes for in and out, write 1 and 0 instead."
+        )
+        warnings.warn(DataWarning(note), stacklevel=4)
     if values != {-1.0, 1.0} or any(columns[name].wrong for name in tasks):
         return {}
     warnings.warn(DataWarning("Tasks are -1 or 1 in every run, which is read as out and in."), stacklevel=4)
@@ -315,14 +332,20 @@ def _without_gaps(S: Floats, names: Sequence[str], sheet: Sheet, wanted: Wanted,
     gaps = np.isnan(S)
     if not gaps.any() or wanted.missing == "drop":
         return S
-    filled = np.where(gaps, 0.0, S)
+    filled, short = np.where(gaps, 0.0, S), gaps.any(axis=1)
     if wanted.missing == "zero":
         return filled
     row, column = np.argwhere(gaps)[0]
-    whole = S[~gaps.any(axis=1)]
+    whole, count = S[~short], int(short.sum())
     # Where a 0 is never written, or weights only sum up without those that lack, an empty cell is one.
     means_zero = is_mixture(filled) or not len(whole) or (filled[~gaps].all() and not is_mixture(whole))
-    count = int(gaps.any(axis=1).sum())
+    if count > 1 and len(whole) and not filled[~gaps].all() and gaps[short].all():
+        problems.add(
+            f"{sheet.places[row]} says nothing of its tasks, as {count - 1} other rows. Write them in every row, also "
+            "where several runs have the same. If these runs had no task, read empty cells as 0 with {missing}.",
+            missing="zero",
+        )
+        return filled
     where = f"{sheet.places[row]}, column '{names[column]}': a task column cannot be empty"
     problems.add(
         f"{where}; write 0 or 1, or a weight{f' ({count} rows lack one)' if count > 1 else ''}. Read it as 0 with "

@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 
 from whence.errors import counted, some_of
 from whence.outcomes.checks import Floats
+from whence.outcomes.simplex import TOTALS, near_totals
 from whence.outcomes.table import Outcomes, distinct_rows
 
+FEW = 0.1  # of the runs that are unlike all others
+FAR = 1.0  # times the range of the others
 _MOST_FOR_RANK = 2000  # columns; beyond this the search for linear relations would take minutes
 
 
@@ -30,7 +33,7 @@ def concerns(runs: Outcomes) -> list[str]:
     if runs.n_runs < 3:
         few = f"The table has only {counted(runs.n_runs, 'run')}; a surrogate needs at least 3."
         return [few, *_targets(runs)]
-    return [*_single_columns(runs), *_columns_together(runs), *_targets(runs)]
+    return [*_single_columns(runs), *_columns_together(runs), *_totals(runs), *_targets(runs), *_far(runs)]
 
 
 def _named(what: str, names: Iterable[str], limit: int = 8) -> list[str]:
@@ -96,6 +99,38 @@ def _relations(S: Floats) -> tuple[int, list[int]]:
     weights = scipy.linalg.solve_triangular(R[:rank, :rank], R[:rank, rank:])
     relations = [[*order[:rank][np.abs(w) > 1e-6], order[rank + place]] for place, w in enumerate(weights.T)]
     return len(relations), sorted(int(column) for column in min(relations, key=len, default=[]))
+
+
+def _totals(runs: Outcomes) -> list[str]:
+    """Runs whose weights do not sum up to what those of nearly all others do."""
+    totals = runs.subsets.sum(axis=1)
+    for total in TOTALS if not runs.is_binary else ():
+        off = np.flatnonzero(~near_totals(totals, (total,)))
+        if 0 < len(off) <= runs.n_runs * FEW:
+            named = some_of([f"run {row + 1} to {totals[row]:.4g}" for row in off], 4)
+            return [f"Weights sum to {total:g} in nearly all runs, but not in all (counted from 1): {named}."]
+    return []
+
+
+def _far(runs: Outcomes) -> list[str]:
+    """Whole numbers far from all others, which are not whole, as -1 and 9999 stand for a run that failed."""
+    found = []
+    for name, column in zip(runs.target_names, runs.values.T, strict=True):
+        values = np.sort(column[~np.isnan(column)])
+        above, below = _apart(values), _apart(-values[::-1])
+        rest = values[below : len(values) - above]
+        for odd in (values[:below], values[len(values) - above :]):
+            if len(odd) and (odd == odd[0]).all() and odd[0] == odd[0].round() and (rest != rest.round()).any():
+                found.append(
+                    f"{name} ({odd[0]:.6g} in {counted(len(odd), 'run')}, else {rest[0]:.4g} to {rest[-1]:.4g})"
+                )
+    return _named("Outcomes far from all others, to leave empty if they stand for runs that failed", found, 4)
+
+
+def _apart(values: Floats) -> int:
+    """How many of sorted values, at most a few, are further above the others than these are from each other."""
+    few = range(1, int(FEW * len(values)) + 1)
+    return max((n for n in few if values[-n] - values[-n - 1] > FAR * (values[-n - 1] - values[0]) > 0), default=0)
 
 
 def _targets(runs: Outcomes) -> list[str]:

@@ -104,7 +104,8 @@ def read_outcomes(
     )
     up: Any = maximize if isinstance(maximize, bool) else [maximize] if isinstance(maximize, str) else list(maximize)
     if is_frame(source):
-        return _built(read_columns(frame_sheet(source), wanted), up, "DataFrame")
+        asked = [*(wanted.outcomes or ()), *(wanted.tasks or ()), *([subset_column] if subset_column else ())]
+        return _built(read_columns(frame_sheet(source, asked), wanted), up, "DataFrame")
     given: Any = source
     paths = [Path(given)] if isinstance(given, str | os.PathLike) else [Path(each) for each in given]
     if not paths:

@@ -10,12 +10,15 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from whence.errors import DataWarning, some_of
-from whence.outcomes.bookkeeping import is_outcome, kind_of_name, words_of
+import numpy as np
+
+from whence.errors import DataWarning, InputError, counted, some_of
+from whence.outcomes.bookkeeping import WEIGHTS, is_outcome, kind_of_name, words_of
 from whence.outcomes.checks import find_names
 from whence.outcomes.sheets import Sheet
+from whence.outcomes.simplex import near_totals
 from whence.outcomes.values import MISSING, is_value
 
 _MEASURES = re.compile(
@@ -23,6 +26,7 @@ _MEASURES = re.compile(
 )
 _VALUES = re.compile(r"(metric_)?(values?|scores?|results?)")
 _MOST_OUTCOMES = 200
+_PRECISE = re.compile(r"[+-]?\d*[.,]\d{3,}(e[+-]?\d+)?")  # as runs made again would hardly measure it twice
 _NUMBERED = re.compile(r"(.*?[a-zA-Z])[ _.-]*\d+")
 
 
@@ -121,56 +125,145 @@ def _with_outcomes(sheet: Sheet, runs: Sequence[dict[str, int]], measure: str, v
     return Sheet([*kept, *wide], [*kept.values(), *wide.values()], places, sheet.decimal_comma)
 
 
-def widened(sheet: Sheet, outcomes: Sequence[str]) -> Sheet:
+def widened(sheet: Sheet, outcomes: Sequence[str], ignored: Sequence[str] = ()) -> Sheet:
     """The sheet with a row per run and a column per task, if it has a row per run and task; otherwise as it is.
 
-    A column of run identifiers repeats, a column of text names a task at most once in each run, and all other columns
-    are the same throughout a run, but for at most one of numbers: the weights.
+    A column of run identifiers repeats, a column of text names a task at most once in each run, and at most one column
+    of numbers holds their weights. Outcomes are the same throughout a run, or each of one task.
     """
-    for run, cells in sheet.by_name.items():
-        if kind_of_name(run) == "an identifier" and 1 < len(set(map(_cell, cells))) < len(cells):
-            rows: dict[str, list[int]] = {}
-            for at, value in enumerate(map(_cell, cells)):
-                rows.setdefault(value, []).append(at)
-            if (found := _tasks_and_weights(sheet, list(rows.values()), outcomes)) is not None:
-                return _wide(sheet, list(rows.values()), run, *found)
+    columns = sheet.by_name
+    outcomes = outcomes or [name for name in sheet.names if is_outcome(name)]
+    known = [name for name in sheet.names if kind_of_name(name) == "an identifier" and name not in outcomes]
+    apart = {*known, *outcomes, *ignored}
+    others = [name for name in sheet.names if name not in apart and not is_value(next(iter(columns[name]), ""))]
+    for run in (*known, *others):
+        rows: dict[str, list[int]] = {}
+        for at, value in enumerate(map(_cell, columns[run])):
+            rows.setdefault(value, []).append(at)
+        if not 1 < len(rows) < len(sheet.places):
+            continue
+        found = _long(sheet, run, list(rows.values()), outcomes, ignored)
+        # A column of another name is one of runs if it says which weights go with an outcome.
+        if found is not None and (run in known or (found.weight and not found.measured and not found.left)):
+            return _wide(sheet, found)
     return sheet
 
 
-def _tasks_and_weights(
-    sheet: Sheet, runs: Sequence[list[int]], outcomes: Sequence[str]
-) -> tuple[str, list[str]] | None:
-    """The column that names tasks, and those of weights, one at most; None where rows are not runs and tasks."""
-    columns = sheet.by_name
-    varying = [name for name in sheet.names if any(len({_cell(columns[name][at]) for at in run}) > 1 for run in runs)]
-    texts = [name for name in varying if sheet.numbers(name).is_text]
-    numbers = [name for name in varying if name not in texts]
-    if len(texts) != 1 or len(numbers) > 1 or set(outcomes) & set(varying):
+class _Long(NamedTuple):
+    """What the columns of a row per run and task are."""
+
+    run: str
+    rows: list[list[int]]  # of each run
+    task: str
+    weight: str | None
+    measured: list[str]  # outcomes of single tasks
+    left: list[str]  # other columns that differ within a run
+
+
+def _long(
+    sheet: Sheet, run: str, rows: list[list[int]], outcomes: Sequence[str], ignored: Sequence[str]
+) -> _Long | None:
+    """What the columns are; None where rows are not runs and tasks."""
+    cells = {name: [_cell(cell) for cell in column] for name, column in sheet.by_name.items() if name not in ignored}
+    varying = [name for name in cells if any(len({cells[name][at] for at in one}) > 1 for one in rows)]
+    texts = [name for name in varying if not is_value(next(iter(cells[name]))) and sheet.numbers(name).is_text]
+    tasks = [
+        name
+        for name in texts
+        if all(len({cells[name][at] for at in one}) == len(one) for one in rows)
+        and len(sheet.places) >= 2 * len(set(cells[name]))
+    ]
+    measured = [name for name in varying if name in outcomes]
+    kinds = {name: kind_of_name(name) for name in varying if name not in (*texts, *measured)}
+    numbers = [name for name, kind in kinds.items() if kind in ("", "a setting", "a count of steps")]  # tokens, epochs
+    if len(tasks) != 1:
         return None
-    named = [[_cell(columns[texts[0]][at]) for at in run] for run in runs]
-    once = all(len(set(names)) == len(names) for names in named)
-    often = len(sheet.places) >= 2 * len({name for names in named for name in names})
-    return (texts[0], numbers) if once and often else None
+    labels = cells[tasks[0]]
+    for likely in (
+        # What is the same for a task in every run is its place or its size, and no weight.
+        lambda name: len(set(zip(labels, cells[name], strict=True))) > len(set(labels)),
+        lambda name: set(words_of(name)) & WEIGHTS,
+        lambda name: not kinds[name],
+    ):
+        numbers = list(filter(likely, numbers)) or numbers
+    if measured and not _are_shares(sheet, numbers, rows):  # these may be replicates of a run
+        return None
+    if len(numbers) > 1 and kind_of_name(run) != "an identifier":
+        return None
+    if len(numbers) > 1:
+        said = f"rows with the same '{run}' name a task each, in '{tasks[0]}', whose weight may be in several columns: "
+        fix = {"ignore": numbers[1:]}
+        raise InputError(
+            f"{said}{some_of(numbers)}. Leave all but one out with {{ignore}}.", fix=fix, ignore=numbers[1:]
+        )
+    left = [name for name in varying if name not in (tasks[0], *numbers, *measured)]
+    return _Long(run, rows, tasks[0], next(iter(numbers), None), measured, left)
 
 
-def _wide(sheet: Sheet, runs: Sequence[list[int]], run: str, task: str, numbers: Sequence[str]) -> Sheet:
+def _are_shares(sheet: Sheet, names: Sequence[str], rows: Sequence[list[int]]) -> bool:
+    """Whether there is one column of weights, which is called so or has the same total in every run."""
+    if len(names) != 1:
+        return False
+    values = sheet.numbers(names[0]).values
+    totals = np.array([values[one].sum() for one in rows])
+    return bool(set(words_of(names[0])) & WEIGHTS or near_totals(totals).all())
+
+
+def _wide(sheet: Sheet, long: _Long) -> Sheet:
     cells = sheet.by_name
-    first = [rows[0] for rows in runs]
-    kept = {name: [cells[name][at] for at in first] for name in sheet.names if name not in (task, *numbers)}
-    tasks = {name: [0.0] * len(runs) for name in dict.fromkeys(map(_cell, cells[task])) if name}
-    for place, rows in enumerate(runs):
-        for at in rows:
-            if name := _cell(cells[task][at]):
-                tasks[name][place] = cells[numbers[0]][at] if numbers else 1.0
-    weights = f", with weights from '{numbers[0]}'" if numbers else ""
-    note = f"Rows with the same '{run}' are read as one run, and '{task}' as its tasks{weights}."
+    apart = (long.task, long.weight, *long.measured, *long.left)
+    first = [rows[0] for rows in long.rows]
+    kept = {name: [cells[name][at] for at in first] for name in sheet.names if name not in apart}
+    labels = [label for label in dict.fromkeys(map(_cell, cells[long.task])) if label]
+    places = [{_cell(cells[long.task][at]): at for at in rows} for rows in long.rows]
+
+    def column(name: str | None, label: str, absent: Any) -> list[Any]:
+        return [(1.0 if name is None else cells[name][at[label]]) if label in at else absent for at in places]
+
+    tasks = {label: column(long.weight, label, 0.0) for label in labels}
+    measured = {f"{name}[{label}]": column(name, label, None) for name in long.measured for label in labels}
+    weights = f", with weights from '{long.weight}'" if long.weight else ""
+    note = f"Rows with the same '{long.run}' are read as one run, and '{long.task}' as its tasks{weights}."
+    if measured:
+        note += f" Outcomes are of single tasks: {some_of(measured, 6)}."
+    if long.left:
+        note += f" Left out, because they differ within a run: {some_of(long.left)}."
     warnings.warn(DataWarning(note), stacklevel=5)
-    places = [sheet.places[at] for at in first]
-    return Sheet([*kept, *tasks], [*kept.values(), *tasks.values()], places, sheet.decimal_comma)
+    wide = kept | tasks | measured
+    return Sheet(list(wide), list(wide.values()), [sheet.places[at] for at in first], sheet.decimal_comma)
 
 
 def _cell(cell: object) -> str:
     return str(cell).strip()
+
+
+def without_copies(sheet: Sheet) -> Sheet:
+    """The sheet with rows that come again with the same identifier and the same cells read once.
+
+    Without an identifier they may be runs made again, of which a note speaks.
+    """
+    rows = list(zip(*(map(_cell, column) for column in sheet.columns), strict=True))
+    first: dict[tuple[str, ...], int] = {}
+    for at, row in enumerate(rows):
+        first.setdefault(row, at)
+    copies = [at for at, row in enumerate(rows) if first[row] != at]
+    if not copies:
+        return sheet
+    one = len(copies) == 1
+    where = sheet.places[copies[0]]
+    said = f"{counted(len(copies), 'row')} {'repeats' if one else 'repeat'} another in every cell (the first: {where})"
+    ids = [at for at, name in enumerate(sheet.names) if kind_of_name(name) == "an identifier"]
+    if any(len({row[at] for row in rows}) == len(first) for at in ids):
+        warnings.warn(
+            DataWarning(f"{said}, also in the identifier, and {'is' if one else 'are'} left out."), stacklevel=4
+        )
+        kept = list(first.values())
+        columns = [[column[at] for at in kept] for column in sheet.columns]
+        return sheet._replace(columns=columns, places=[sheet.places[at] for at in kept])
+    if len(copies) > max(1, len(rows) / 10) and all(any(map(_PRECISE.fullmatch, rows[at])) for at in copies):
+        note = f"{said}. They count as runs made again, with the same outcome. If they are copies, leave them out."
+        warnings.warn(DataWarning(note), stacklevel=4)
+    return sheet
 
 
 def together(sheets: Mapping[str, Sheet]) -> Sheet:

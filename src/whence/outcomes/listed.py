@@ -6,14 +6,16 @@ Or those that were left out: "all but web", "w/o web", or a column that is calle
 from __future__ import annotations
 
 import re
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from whence.errors import InputError
-from whence.outcomes.checks import Floats
+from whence.errors import DataWarning, InputError, some_of
+from whence.outcomes.bookkeeping import WEIGHTS, words_of
+from whence.outcomes.checks import Floats, folded
 from whence.outcomes.values import MISSING, as_column, cell_text, literal
 
 # Signs between names, in this order; then those that names may have too, if they split cells into fewer names.
@@ -26,7 +28,9 @@ _REMOVED = re.compile(
     r"(.*[._ ])?(removed|excluded|dropped|ablated|omitted|left[_ ]out|held[_ ]out|without|minus)([_ ].*)?",
     re.IGNORECASE,
 )
-_ALL = ("all", "full", "everything", "baseline", "base", "all data", "all tasks", "all sources", "full mix", "complete")
+_EVERY = ("all", "full", "everything", "all data", "all tasks", "all sources", "full mix", "complete")
+_BASE = ("baseline", "base")
+_ALL = (*_EVERY, *_BASE)  # where cells say what was left out
 _BUT = re.compile(
     rf"(?:(?:{'|'.join(_ALL)})\s+)?(?:but|except|minus|without|w/o|excluding|no)\s+|(?:{'|'.join(_ALL)})?\s*[-–−]\s*(?=\w)"
 )
@@ -38,6 +42,11 @@ _WEIGHTED = (  # and web 70%, 70% web
     re.compile(r"(?P<name>.+?)\s+(?P<weight>[\d.,]+\s*%)"),
     re.compile(r"(?P<weight>[\d.,]+\s*%)\s*(?P<name>.+)"),
 )
+_TIMES = (  # web (2x), web x2, 2x web
+    re.compile(r"(?P<name>.+?)\s*[(\[](?P<weight>\d+(\.\d+)?)\s*[x×][)\]]", re.IGNORECASE),
+    re.compile(r"(?P<name>.+?)(\s+x|\s*×|\s*[(\[][x×])\s*(?P<weight>\d+(\.\d+)?)[)\]]?", re.IGNORECASE),
+    re.compile(r"(?P<weight>\d+(\.\d+)?)(\s*×\s*|x\s+)(?P<name>.+)", re.IGNORECASE),
+)
 MOST_WORDS = 4  # of a name
 
 
@@ -47,6 +56,8 @@ class _Lists(NamedTuple):
     rows: list[list[tuple[str, float]]]
     removed: bool
     split: bool  # whether a sign was found that separates names
+    every: str = ""  # a cell that stands for all names
+    multiple: str = ""  # a name that is several times in a run
 
     @property
     def names(self) -> list[str]:
@@ -96,14 +107,37 @@ def listed_subsets(name: str, cells: Sequence[Any]) -> tuple[list[str], Floats]:
     [[1.0, 1.0], [0.0, 1.0], [1.0, 0.0]]
     """
     found = _read(name, cells)
-    names = found.names
-    if not names:
+    if not found.names:
         raise InputError("no cell of the column of subsets names a task.")
+    alike: dict[str, list[str]] = {}
+    for one in found.names:
+        alike.setdefault(folded(one), []).append(one)
+    if several := [" and ".join(map(repr, same)) for same in alike.values() if len(same) > 1]:
+        note = f"Names in '{name}' that differ in capitals only are read as one task: {some_of(several, 4)}."
+        warnings.warn(DataWarning(note), stacklevel=5)
+    _note_readings(name, found)
+    names = [same[0] for same in alike.values()]
+    place = {one: at for at, one in enumerate(alike)}
     S = np.zeros((len(found.rows), len(names)))
     for at, row in enumerate(found.rows):
         for item, weight in row:
-            S[at, names.index(item)] += weight
+            S[at, place[folded(item)]] += weight
     return names, (S == 0).astype(np.float64) if found.removed else S
+
+
+def _note_readings(name: str, found: _Lists) -> None:
+    """Say what words and multiples in cells that list tasks are taken for."""
+    notes = []
+    if found.every:
+        notes.append(f"'{found.every}' in '{name}' is read as all tasks: {some_of(found.names, 12)}.")
+    if not found.removed and (base := next((task for task in found.names if task.lower() in _BASE), None)):
+        notes.append(
+            f"'{base}' in '{name}' is read as a task. If it means all tasks, list them; if none, leave it empty."
+        )
+    if found.multiple:
+        notes.append(f"Multiples in '{name}', as '{found.multiple}', are read as weights.")
+    for note in notes:
+        warnings.warn(DataWarning(note), stacklevel=6)
 
 
 def _read(name: str, cells: Sequence[Any]) -> _Lists:
@@ -113,9 +147,17 @@ def _read(name: str, cells: Sequence[Any]) -> _Lists:
     sign = _sign(bare, usual=is_usual(name))
     items = [_items(cell, sign) for cell in bare]
     known = {item for row in items for item in row}
-    rows = [[_weighted(part) for item in row for part in _and(item, known)] for row in items]
+    parts = [[part for item in row for part in _and(item, known)] for row in items]
+    every = ""
+    if removed:
+        parts = [[re.sub(r"^[-–−]\s*(?=\w)", "", part) for part in row] for row in parts]
+    elif names := _names_of_all(parts):
+        every = next(row[0] for row in parts if _means_all(row))
+        parts = [names if _means_all(row) else row for row in parts]
+    multiple = next((part for row in parts for part in row if any(each.fullmatch(part) for each in _TIMES)), "")
+    rows = [list(map(_weighted, row)) for row in parts]
     split = sign not in ("", None) or (any(map(_is_list, bare)) or _assign([row for row in items if row]))
-    return _Lists(rows, removed, split)
+    return _Lists(rows, removed, split, every, multiple)
 
 
 def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
@@ -125,6 +167,18 @@ def _without_but(cells: Sequence[Any]) -> tuple[Sequence[Any], bool]:
     if not any(found) or not all(match or _is_all(text) for match, text in zip(found, texts, strict=True)):
         return cells, False
     return [str(cell).strip()[match.end() :] if match else "" for cell, match in zip(cells, found, strict=True)], True
+
+
+def _means_all(row: Sequence[str]) -> bool:
+    return len(row) == 1 and row[0].lower() in _EVERY
+
+
+def _names_of_all(rows: list[list[str]]) -> list[str]:
+    """All names, where some cells say "all" and others list several, without weights; none where they do not."""
+    names = {folded(name): name for row in rows if not _means_all(row) for name in row}
+    plain = all(_weighted(name) == (name, 1.0) for name in names.values())
+    listed = max(map(len, rows), default=0) >= 2 and plain and not set(names) & set(_EVERY)
+    return list(names.values()) if listed and any(map(_means_all, rows)) else []
 
 
 def _is_all(cell: Any) -> bool:
@@ -139,7 +193,7 @@ def _sign(cells: Sequence[Any], *, usual: bool) -> str | None:
         return None  # also where the names begin with a sign, as in "+data.web=true"
     for sign in _SIGNS:
         if any(sign in text for text in texts):
-            return sign
+            return " + " if sign == "+" and any("++" in text for text in texts) else sign  # and not those of C++
     for weak in _WEAK_SIGNS:
         if _splits([text.split(weak) for text in texts if text.lower() not in MISSING], usual=usual):
             return weak
@@ -174,7 +228,7 @@ def _splits(rows: list[list[str]], *, usual: bool) -> bool:
 
 def _items(cell: Any, sign: str | None) -> list[str]:
     if _is_list(cell):
-        return [str(item).strip() for item in cell]
+        return [_of_record(item) if isinstance(item, dict) else str(item).strip() for item in cell]
     text = cell_text(cell)
     if text.lower() in MISSING:
         return []
@@ -187,6 +241,22 @@ def _items(cell: Any, sign: str | None) -> list[str]:
     return [item for part in parts if (item := part.strip().strip("'\""))]
 
 
+def _of_record(record: dict[Any, Any]) -> str:
+    """Name and weight of a task, as text: of {"name": "web", "weight": 0.7}, or of {"web": 0.7}.
+
+    >>> _of_record({"name": "web", "weight": 0.7, "files": 3}), _of_record({"web": 0.7})
+    ('web=0.7', 'web=0.7')
+    """
+    names = [str(value) for value in record.values() if isinstance(value, str)]
+    weights = {key: value for key, value in record.items() if isinstance(value, int | float)}
+    named = [value for key, value in weights.items() if set(words_of(str(key))) & WEIGHTS] or [*weights.values()]
+    if not names and len(record) == len(weights) == 1:
+        names = [str(key) for key in weights]
+    if not names or len(named) > 1:
+        return str(record)
+    return f"{names[0].strip()}={float(named[0])!r}" if named else names[0].strip()
+
+
 def _and(item: str, known: set[str]) -> list[str]:
     """The names of "web and code" where these are names elsewhere too, and that of "and code"."""
     item = re.sub(r"^(and|&)\s+", "", item)
@@ -196,7 +266,7 @@ def _and(item: str, known: set[str]) -> list[str]:
 
 def _weighted(item: str) -> tuple[str, float]:
     """Name and weight of an item such as web=0.7, web: 70% or 70% web; the weight is 1 where there is none."""
-    for pattern in _WEIGHTED:
+    for pattern in (*_WEIGHTED, *_TIMES):
         if found := pattern.fullmatch(item):
             weight = as_column([found["weight"]]).values[0]
             if weight == weight:

@@ -29,6 +29,7 @@ class Region(NamedTuple):
     runs: list[Row]
     others: list[tuple[int, str]]
     numbered: bool = False  # whether there was no header, and the columns are called "column 1" and so on
+    second: int = 0  # the line of a header of other columns, or of the same in another order
 
 
 def find_region(rows: Sequence[Row]) -> Region:
@@ -45,10 +46,14 @@ def find_region(rows: Sequence[Row]) -> Region:
         start, header = -1, [f"column {n}" for n in range(1, len(header) + 1)]
     elif (joined := _joined(header, rows[start + 1 : start + 2])) is not None:
         start, header = start + 1, joined
-    runs = []
+    runs: list[Row] = []
+    second = 0
+    names = set(header) - {"", None}
     for line, cells in rows[start + 1 :]:
         if cells[0] == header[0] and _same(cells, header):
             others.append((line, "the header again"))
+        elif 2 * sum(cell in names for cell in cells) > len(names) and _names_all(cells, len(header)):
+            second = second or line
         elif _is_remark(cells, len(header)):
             others.append((line, _words(cells)))
         elif not _RULE.fullmatch(_words(cells)):
@@ -56,11 +61,19 @@ def find_region(rows: Sequence[Row]) -> Region:
     while runs and len(header) >= 3 and _is_summary(_words(runs[-1][1])):
         line, cells = runs.pop()
         others.append((line, _words(cells)))
-    return Region(header, runs, sorted(others), numbered)
+    return Region(header, runs, sorted(others), numbered, second)
 
 
 def note_region(place: str, unit: str, region: Region) -> None:
-    """Warn of rows that were left out, and of a missing header; ``unit`` is what the file counts, lines or rows."""
+    """Warn of rows that were left out, and of a missing header; ``unit`` is what the file counts, lines or rows.
+
+    Several tables are refused.
+    """
+    if region.second:
+        raise InputError(
+            f"{unit} {region.second} names columns again, and not as the header does: there are several tables. Give "
+            "each a file of its own; several files are read as one table."
+        )
     if region.numbered:
         named = f"its columns are called '{region.header[0]}' to '{region.header[-1]}'"
         warnings.warn(DataWarning(f"{place}: the first {unit} holds numbers, not names, so {named}."), stacklevel=2)
@@ -91,6 +104,11 @@ def _is_run(header: Sequence[Any]) -> bool:
     numbers = [str(cell).strip() for cell in header if is_value(cell)]
     whole = all(number.isdigit() for number in numbers)
     return 2 * len(numbers) > len(header) and (len(set(numbers)) < len(numbers) or not whole)
+
+
+def _names_all(cells: Sequence[Any], width: int) -> bool:
+    """Whether a row has a name for every column."""
+    return _filled(cells) >= width and not any(map(is_value, cells))
 
 
 def _joined(header: Sequence[Any], following: Sequence[Row]) -> list[str] | None:

@@ -19,9 +19,10 @@ import numpy as np
 
 from whence.errors import DataWarning, InputError, brief, closest, did_you_mean, needed, some_of
 from whence.outcomes.checks import find_names, repeated
+from whence.outcomes.commas import has_decimal_commas
 from whence.outcomes.rows import Region, find_region, note_region
 from whence.outcomes.text import decoded, kind_of, text_table
-from whence.outcomes.values import Column, as_column, has_decimal_commas, literal
+from whence.outcomes.values import Column, as_column, literal
 
 _RUNS = ("runs", "data", "results", "records", "rows", "experiments", "trials", "items", "table")  # in a JSON record
 _BITS = re.compile("[01]{3,}")
@@ -77,11 +78,14 @@ def read_sheet(path: Path, sheet: str | None = None, having: Sequence[str] = ())
     return _distinct(_unfolded(read(path)))
 
 
-def frame_sheet(frame: Any) -> Sheet:
-    """Cells of a DataFrame."""
+def frame_sheet(frame: Any, asked: Sequence[str] = ()) -> Sheet:
+    """Cells of a DataFrame, and those of its index that were asked for."""
+    if held := [name for name in frame.index.names if any(find_names(one, [str(name)]) for one in asked)]:
+        frame = frame.reset_index(level=held)
     names = [".".join(map(str, name)) if isinstance(name, tuple) else str(name) for name in frame.columns]
     columns = [_typed(frame.iloc[:, at]) for at in range(len(names))]
-    return _distinct(_unfolded(Sheet(_named(names), columns, _counted_rows(len(frame)))))
+    commas = has_decimal_commas(names, columns, "\t")
+    return _distinct(_unfolded(Sheet(_named(names), columns, _counted_rows(len(frame)), commas)))
 
 
 def _typed(series: Any) -> Any:
@@ -98,7 +102,7 @@ def _text(path: Path) -> Sheet:
     header, rows, delimiter = text_table(path)
     names = _named(header)
     columns = list(zip(*(cells for _, cells in rows), strict=True)) if rows else [()] * len(names)
-    return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(columns, delimiter))
+    return Sheet(names, columns, [f"line {line}" for line, _ in rows], has_decimal_commas(names, columns, delimiter))
 
 
 def _json(path: Path) -> Sheet:
@@ -113,7 +117,8 @@ def _json(path: Path) -> Sheet:
         raise InputError("a JSON file of runs must hold a record for each run, with names and values.")
     flat = [dict(flat_record(record)) for record in records]
     names = list(dict.fromkeys(name for record in flat for name in record))
-    return Sheet(_named(names), [[record.get(name) for record in flat] for name in names], places)
+    columns = [[record.get(name) for record in flat] for name in names]
+    return Sheet(_named(names), columns, places, has_decimal_commas(names, columns, "\t"))
 
 
 def _json_lines(text: str) -> tuple[list[Any], list[str]]:
@@ -158,13 +163,18 @@ def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
     try:
         with open(path, "rb") as file:
             book = openpyxl.load_workbook(file, read_only=True, data_only=True)
-            pages = {sheet.title: list(sheet.iter_rows(values_only=True)) for sheet in book.worksheets}
+            pages = {sheet.title: list(map(list, sheet.iter_rows(values_only=True))) for sheet in book.worksheets}
+            gaps = any(None in row for rows in pages.values() for row in rows)
+            book = openpyxl.load_workbook(file) if gaps else None  # which knows merged cells and formulas
     except OSError:
         raise
     except Exception as error:  # a damaged workbook makes openpyxl raise almost anything
         raise InputError(f"this Excel file cannot be read ({type(error).__name__}: {str(error)[:160]}).") from error
     if wanted is not None:
         pages = {title: pages[title] for title in _found(wanted, list(pages))}
+    if book is not None:
+        for title, table in pages.items():
+            _fill_merged(table, book[title])
     found = {title: region for title, table in pages.items() if (region := _region(table)) is not None}
     if not found:
         raise InputError("the file is empty; its first row must name the columns.")
@@ -174,15 +184,40 @@ def _excel(path: Path, wanted: str | None, having: Sequence[str]) -> Sheet:
     if others := [title for title, region in found.items() if title not in read and region.runs]:
         note = f"{path.name}: sheets read: {some_of(map(repr, read), 4)}; not read: {some_of(map(repr, others), 4)}."
         warnings.warn(DataWarning(f"{note} To read another, add {{sheet}}.", sheet=others[0]), stacklevel=2)
-    for region in read.values():
-        note_region(path.name, "row", region)
     width = len(largest.header)
+    for title, region in read.items():
+        note_region(path.name, "row", region)
+        if book is not None:
+            _refuse_formulas(region, width, book[title])
     body = [(line, row[:width]) for region in read.values() for line, row in region.runs]
     columns = [[row[at] if at < len(row) else None for _, row in body] for at in range(width)]
     places = [f"row {line}" for line, _ in body]
     if len(read) > 1:
         places = [f"sheet '{title}', row {line}" for title, region in read.items() for line, _ in region.runs]
-    return Sheet(_named(largest.header), columns, places, has_decimal_commas(columns, "\t"))
+    names = _named(largest.header)
+    return Sheet(names, columns, places, has_decimal_commas(names, columns, "\t"))
+
+
+def _fill_merged(table: list[list[Any]], sheet: Any) -> None:
+    """Give all rows of merged cells the value that the first of them holds."""
+    for cells in sheet.merged_cells.ranges:
+        first, *others = table[cells.min_row - 1 : cells.max_row] or [[]]
+        for row in others:
+            row += [None] * (cells.min_col - len(row))
+            row[cells.min_col - 1] = first[cells.min_col - 1] if len(first) >= cells.min_col else None
+
+
+def _refuse_formulas(region: Region, width: int, sheet: Any) -> None:
+    """Raise where a column holds formulas and none of their values, as programs write them that cannot compute."""
+    for at in range(width):
+        cells = [(sheet.cell(line, at + 1), row[at] if at < len(row) else None) for line, row in region.runs]
+        formulas = [(cell, value) for cell, value in cells if cell.data_type == "f"]
+        if formulas and all(value is None for _, value in formulas):
+            where = f"sheet '{sheet.title}', cell {formulas[0][0].coordinate}"
+            raise InputError(
+                f"{where} holds a formula, and the file does not hold its value. Open the file in a spreadsheet "
+                "program, and save it there."
+            )
 
 
 def _found(wanted: str, titles: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from whence.errors import some_of
+from whence.errors import amount, some_of
 from whence.outcomes.checks import as_names, places
 
 
@@ -92,9 +92,11 @@ def in_words(row: ArrayLike, names: Sequence[str], *, binary: bool, limit: int |
 
 
 def weight_text(weight: float) -> str:
-    """A weight with three digits, but no more than three decimals where they show it.
+    """A weight with three digits, but no more than three decimals where they show it; large ones as an amount.
 
-    >>> weight_text(0.3634), weight_text(0.00565), weight_text(0.00012), weight_text(1234.5)
-    ('0.363', '0.006', '0.00012', '1.23e+03')
+    >>> weight_text(0.3634), weight_text(0.00565), weight_text(0.00012), weight_text(2.553e9)
+    ('0.363', '0.006', '0.00012', '2.55B')
     """
+    if weight >= 1000:
+        return amount(weight)
     return f"{round(weight, 3):g}" if 0.0005 <= weight < 0.1 else f"{weight:.3g}"

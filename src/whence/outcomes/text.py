@@ -78,10 +78,12 @@ def decoded(path: Path) -> str:
             held: bytes = file.read()
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise InputError(f"this is not a gzipped file, or it is cut short ({error}).") from error
-    wide = held[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    wide = "utf-16" if held[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) else ""
+    if not wide and 0 in held[:2]:  # without its mark
+        wide = "utf-16-le" if held[0] else "utf-16-be"
     try:
         # The byte-order mark that spreadsheets write is not a part of the first name.
-        return held.decode("utf-16" if wide else "utf-8-sig")
+        return held.decode(wide or "utf-8-sig")
     except UnicodeDecodeError as error:
         text = held.decode("cp1252", errors="replace")
         if wide or not all(char.isascii() or char.isalpha() or char in _PUNCTUATION for char in set(text)):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import f as f_distribution
 
 from whence.errors import DataWarning, some_of
-from whence.outcomes.bookkeeping import words_of
+from whence.outcomes.bookkeeping import NO_TASK, words_of
 from whence.outcomes.checks import Floats
 from whence.outcomes.values import MISSING, cell_text
 
@@ -30,7 +30,7 @@ _UNFINISHED = re.compile(
 # tasks leave unexplained, less likely by chance than this.
 MOST_VALUES, LEAST_SHARE, BY_CHANCE = 10, 0.2, 1e-4
 MOST_RUNS, MOST_TARGETS = 2000, 20  # that are looked at
-_TOLD_APART = ("a setting", "text", "an identifier", "a count of steps", "not 0/1, as the others are")
+_TOLD_APART = ("a setting", "text", "an identifier", "a count of steps", "not 0/1, as the others are", NO_TASK)
 
 
 def unfinished(cells: Mapping[str, Sequence[Any]]) -> tuple[str, NDArray[np.bool_]] | None:

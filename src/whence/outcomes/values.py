@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from whence.outcomes.checks import Floats
+from whence.outcomes.commas import SPREAD, THOUSANDS, WITH_UNIT, with_points
 
 MISSING = ("", "nan", "na", "n/a", "#n/a", "<na>", "null", "none", "nil", "-", "--", "–", "—", "?", "missing")
 _WORDS = dict.fromkeys(("true", "yes", "on"), 1.0) | dict.fromkeys(("false", "no", "off"), 0.0)
@@ -31,15 +32,8 @@ _PASSED = (
     ("correct", "incorrect"),
     ("correct", "wrong"),
 )
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d*)?(e[+-]?\d+)?")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+(e[+-]?\d+)?")
-_DOTTED_THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(\.\d{3})+(,\d*)?")  # where commas stand before decimals
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}([ \u00a0\u202f\u2009'’]\d{3})+([.,]\d*)?")
 _FRACTION = re.compile(r"(\d+)\s*/\s*(\d+)")
-_SPREAD = re.compile(  # 71.2 ± 0.3, 71.2 (0.3), or 0.71 [0.68, 0.73]
-    r"(?P<mean>[+-]?[\d.,]+(e[+-]?\d+)?\s*%?)\s*((±|\+/-|\+-|\\pm)\s*[\d.,]+(e[+-]?\d+)?\s*%?|\([±\d.,]+\s*%?\)|[\[(][\d.,]+\s*[,;–-]\s*[\d.,]+[\])])"
-)
-_WITH_UNIT = re.compile(r"([+-]?[\d.,]+(?:e[+-]?\d+)?)\s*([a-zµ%€$][a-z/ %]*)")
 _SCALES = {"k": 1e3, "m": 1e6, "mn": 1e6, "b": 1e9, "bn": 1e9, "g": 1e9, "t": 1e12}
 _SCALES |= {f"{letter}{end}": _SCALES[letter] for letter in "kmgt" for end in ("b", "ib")} | {"bytes": 1.0}
 _SCALES |= {f"{scale} tokens": factor for scale, factor in list(_SCALES.items())} | {"tokens": 1.0}
@@ -83,10 +77,10 @@ def as_column(cells: Any, *, decimal_comma: bool = False) -> Column:
     except ValueError:
         pass
     texts = [_text(cell) for cell in cells]
-    means = [_SPREAD.sub(r"\g<mean>", text) for text in texts]
+    means = [SPREAD.sub(r"\g<mean>", text) for text in texts]
     spread, texts = means != texts, means
     if decimal_comma:
-        texts = _with_points(texts, cells)
+        texts = with_points(texts, cells)
     if (marked := _marked(texts)) is not None:
         return Column(marked, [], "")
     found = [_number(text) for text in texts]
@@ -134,28 +128,6 @@ def is_value(cell: Any) -> bool:
     return text not in MISSING and (text in _MARKS | _CROSSES or _number(text.replace(",", "."))[1] is not None)
 
 
-def has_decimal_commas(columns: Sequence[Sequence[Any]], separator: str) -> bool:
-    """Whether a comma stands before decimals, as in "0,25", and not between thousands.
-
-    Where commas also separate the cells, one column may list numbered tasks, as "1,2"; two such columns do not.
-
-    >>> has_decimal_commas([["0,25", "0,5"], ["12,5%", "10%"]], ","), has_decimal_commas([["1,2", "3,4"]], ",")
-    (True, False)
-    """
-    found = 0
-    for cells in columns:
-        texts = [text for cell in cells if isinstance(cell, str) and "," in cell and (text := _bare(cell))]
-        decimal = bool(texts) and all(_DECIMAL_COMMA.fullmatch(text) for text in texts)
-        found += decimal and (separator == ";" or not all(_THOUSANDS.fullmatch(text) for text in texts))
-    return found >= (2 if separator == "," else 1)
-
-
-def _bare(cell: str) -> str:
-    """Number of a cell without its unit, as text."""
-    text = _SPREAD.sub(r"\g<mean>", cell.strip().lower())
-    return found[1] if (found := _WITH_UNIT.fullmatch(text)) else text
-
-
 def literal(text: str) -> Any:
     """The list or record that a text writes, as JSON or as Python; None where it is neither.
 
@@ -194,17 +166,6 @@ def _text(cell: object) -> str:
     return cell_text(cell).lower()
 
 
-def _with_points(texts: Sequence[str], cells: Sequence[Any]) -> list[str]:
-    """Texts of numbers with decimal commas as they are written with a point: 1.234,5 as 1234.5."""
-    dots = [_bare(cell) for cell in cells if isinstance(cell, str) and "." in cell]
-    thousands = all(_DOTTED_THOUSANDS.fullmatch(text) for text in dots)
-    found = []
-    for text, cell in zip(texts, cells, strict=True):
-        whole = text.replace(".", "") if thousands and isinstance(cell, str) else text
-        found.append(whole.replace(",", ".") if _DECIMAL_COMMA.fullmatch(_bare(whole)) else whole)
-    return found
-
-
 def _number(text: str) -> tuple[float, str | None]:
     """Number of a cell, without stars and daggers beside it, and its unit; the unit is None where it is no number."""
     if text in _WORDS:
@@ -212,7 +173,7 @@ def _number(text: str) -> tuple[float, str | None]:
     text = text.strip("*†‡§ ") or text
     if (number := _plain(text)) is not None:
         return number, ""
-    if found := _WITH_UNIT.fullmatch(text):
+    if found := WITH_UNIT.fullmatch(text):
         number = _plain(found[1])
         if number is not None:
             return number, found[2].strip()
@@ -220,7 +181,7 @@ def _number(text: str) -> tuple[float, str | None]:
 
 
 def _plain(text: str) -> float | None:
-    if _THOUSANDS.fullmatch(text):
+    if THOUSANDS.fullmatch(text):
         text = text.replace(",", "")
     elif _SPACED_THOUSANDS.fullmatch(text):
         text = re.sub(r"[ \u00a0\u202f\u2009'’]", "", text)

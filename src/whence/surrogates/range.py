@@ -70,12 +70,14 @@ class Range:
         """Return for each subset why it is outside the range, "" where it is inside.
 
         Outside are: a task that no run had or lacking one that every run had, more or fewer tasks (or total weight)
-        than in the runs by more than a standard deviation (and one task), a weight beyond the runs' by half their span,
-        a subset that is much farther from every run than runs typically are from each other, and one that mixes tasks
-        which the runs keep apart.
+        than in the runs by more than a standard deviation (and one task) or half of the least total weight, a weight
+        beyond the runs' by half their span, a subset that is much farther from every run than runs typically are from
+        each other, and one that mixes tasks which the runs keep apart.
         """
         sizes, half = S.sum(1), 0.5 * (self.most - self.least) + 1e-9
         beyond = np.maximum(S - self.most - half, self.least - half - S)
+        # Amounts of data may spread by more than the smallest of them, and shares of 1 are no such amounts.
+        least = self.smallest - self.slack if self.binary else max(self.smallest - self.slack, 0.5 * self.smallest)
         far = _nearest(S, self.runs) > FAR * self.spacing + 1e-9
         mixed = _together(S, self.apart) > self.usual + APART
         reasons = []
@@ -83,7 +85,7 @@ class Range:
             worst = int(over.argmax())
             if over[worst] > 0:
                 reasons.append(self._of_task(task_names[worst], row[worst], self.least[worst], self.most[worst]))
-            elif not self.smallest - self.slack <= size <= self.largest + self.slack:
+            elif not least <= size <= self.largest + self.slack:
                 reasons.append(self._of_size(size))
             elif distant:
                 reasons.append("it is far from every run")

@@ -53,8 +53,13 @@ function withSign(text, plus) {
   return (plus ? "+" : "") + text.replace("-", "−");
 }
 
+// As span() of the command line: an end that is signed keeps its sign where it is rounded to zero.
 function span(low, high, places = 2, signed = false) {
-  return finite(low) && finite(high) ? `${number(low, places, signed)} to ${number(high, places, signed)}` : MISSING;
+  const end = (value) => {
+    const text = number(value, places, signed);
+    return signed && value < 0 && text.startsWith("+") ? withSign(`-${text.slice(1)}`, false) : text;
+  };
+  return finite(low) && finite(high) ? `${end(low)} to ${end(high)}` : MISSING;
 }
 
 const percent = (value) => (finite(value) ? `${Math.round(100 * value)}%` : MISSING);
@@ -86,8 +91,13 @@ const present = (children) => children.flat(Infinity).filter((child) => child !=
 // A name that may be broken after a separator, and inside a word only where there is no other way.
 const named = (name) => name.split(/(?<=[_\-/.:,])(?=[^\s])/).flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
 
-// A weight with three digits, but no more than three decimals where they show it.
-const weightText = (weight) => Number(weight >= 0.0005 && weight < 0.1 ? weight.toFixed(3) : weight.toPrecision(3));
+// A weight with three digits, but no more than three decimals where they show it; large ones as an amount, in millions.
+function weightText(weight) {
+  const rounded = Number(weight >= 0.0005 && weight < 0.1 ? weight.toFixed(3) : weight.toPrecision(3));
+  const scales = [[1e12, "T"], [1e9, "B"], [1e6, "M"], [1e3, "k"]];
+  const found = scales.find(([scale]) => rounded >= scale);
+  return found ? `${Number((rounded / found[0]).toPrecision(4))}${found[1]}` : String(rounded);
+}
 
 // A list of names, broken between them rather than inside.
 const listed = (text) =>

@@ -48,6 +48,9 @@ class Explorer {
       "aria-label": "Find a task",
       oninput: () => this.filter(),
     });
+    if (!report.binary) {
+      byId("whatif-intro").textContent = "Choose any weights: the surrogate predicts what a run with them would give.";
+    }
     const sets = report.binary
       ? [
           button("best", "Best of size", () => this.findBest(Number(size.value))),
@@ -106,6 +109,7 @@ class Explorer {
         return [k, el("label", { class: "chip" }, this.inputs[k], name, this.deltas[k])];
       }
       const [least, most] = report.total === null ? [report.lowest[k], report.highest[k]] : [0, report.total];
+      if (most >= 1e5) this.list.style.setProperty("--number", "9rem"); // amounts of data have many digits
       const one = (type) =>
         el("input", {
           type,
