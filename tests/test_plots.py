@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 import whence
 from whence import plots
-from whence.answers.attribution import HELPS, HURTS
+from whence.answers.rules import HELPS, HURTS
 from whence.evaluation import LearningCurve
 
 plt = pytest.importorskip("matplotlib.pyplot")
