@@ -297,7 +297,8 @@ def main() -> None:
         "and of new runs of the recommended subset should hold 0.90; what is printed should equal what stands before "
         "it. Runs by coin flips hardly have the small and the large subsets that Shapley averages over, and runs of "
         'one size have none: there the default rule is another, and Shapley values come with a warning. "worse" are '
-        "the new runs of the recommended subset that came out worse than its interval, at most 0.05 of them; others outside of it came out better.",
+        "the new runs of the recommended subset that came out worse than its interval, at most 0.05 of them; "
+        "others outside of it came out better.",
         "",
         "How wide intervals of few runs are was set on other tables of additive, pairs and threshold functions, of "
         "Gaussian and skewed outcomes and of success rates, and then checked on the other shapes, outcomes and designs "

@@ -56,6 +56,14 @@ def test_bars_are_scores_in_the_colour_of_their_verdict(model, target):
     assert ("higher" if found.maximize[t] else "lower") in ax.get_xlabel()
 
 
+def test_bars_of_runs_of_one_size_have_colours_too():
+    S = whence.FixedSize(3).draw(6, 18, seed=0)
+    runs = whence.Outcomes(S, S @ np.arange(6.0))
+    found = whence.attribute(whence.fit(runs, surrogate=whence.AdditiveSurrogate("ols"), n_folds=None))
+    colours = {to_hex(bar.get_facecolor()) for bar in plots.attribution(found).patches}
+    assert {plots.GOOD, plots.BAD} <= colours
+
+
 def test_the_ends_of_many_bars(model):
     found = whence.attribute(model)
     names = found.to_frame()["task"].tolist()[:5]
