@@ -201,7 +201,7 @@ def known(model, target=0):
 
 def test_tasks_of_runs_of_one_size_are_better_or_worse_than_others():
     S = whence.FixedSize(3).draw(6, 18, seed=0)
-    values, nothing = S @ [-3.0, 0, 0, 0, 0, 3.0], np.random.default_rng(3).normal(size=18)
+    values, nothing = S @ [-3.0, 0, 0, 0, 0, 3.0], np.random.default_rng(4).normal(size=18)
     for outcomes in (values, nothing):
         runs = whence.Outcomes(S, outcomes, ["code", *"abcd", "law"], ["loss"])
         model = whence.fit(runs, surrogate=whence.AdditiveSurrogate("ols"), n_folds=None)
