@@ -46,6 +46,18 @@ def saturating(K: int, rng: np.random.Generator) -> SetFunction:
     return lambda S: 1 - np.exp(-3 * (S @ effects) / effects.sum())
 
 
+def best(K: int, rng: np.random.Generator) -> SetFunction:
+    """The best of the tasks that are in: the first of them changes more than all that follow."""
+    quality = rng.random(K)
+    return lambda S: (S * quality).max(1)
+
+
+def coverage(K: int, rng: np.random.Generator) -> SetFunction:
+    """How much is covered, of 60 items of which each task covers a quarter."""
+    covers, worth = (rng.random((K, 60)) < 0.25).astype(float), rng.random(60)
+    return lambda S: (S @ covers > 0) @ worth
+
+
 def threshold(K: int, rng: np.random.Generator) -> SetFunction:
     """Steps: each of five votes of a few tasks passes its threshold or not."""
     votes = rng.normal(size=(K, 5)) * (rng.random((K, 5)) < 0.6)
@@ -53,7 +65,7 @@ def threshold(K: int, rng: np.random.Generator) -> SetFunction:
     return lambda S: (S @ votes > bounds) @ weights
 
 
-SHAPES = {f.__name__: f for f in (additive, pairs, product, smooth, saturating, threshold)}
+SHAPES = {f.__name__: f for f in (additive, pairs, product, smooth, saturating, best, coverage, threshold)}
 OUTCOMES = ("gaussian", "noiseless", "heteroscedastic", "skewed", "heavy-tailed", "success rates")
 
 
@@ -123,27 +135,39 @@ def all_subsets(K: int) -> np.ndarray:
     return (np.arange(2**K)[:, None] >> np.arange(K)[::-1] & 1).astype(float)
 
 
-def shapley_and_pairs(world: World) -> tuple[np.ndarray, np.ndarray]:
-    """Return Shapley values (K, T) and Shapley interactions (K, K, T), from the expected outcomes of all subsets.
+def effects_and_pairs(world: World, rule: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return effects (K, T) and pairs (K, K, T) by Shapley or Banzhaf, from the expected outcomes of all subsets.
 
     Both are sums over subsets of outcomes times a weight, which depends on the size and on which of the tasks are in.
     """
     K, T = world.n_tasks, len(world.functions)
     values, together = np.zeros((K, T)), np.zeros((K, K, T))
-    every = all_subsets(K)
+    every, weight = all_subsets(K), {"shapley": _shapley, "banzhaf": _banzhaf}[rule]
     for start in range(0, len(every), BLOCK):
         S = every[start : start + BLOCK]
         out, size, f = 1 - S, S.sum(1).astype(int), world.mean(S)
-        values += S.T @ (_weight(size - 1, K)[:, None] * f) - out.T @ (_weight(size, K)[:, None] * f)
+        values += S.T @ (weight(size - 1, K)[:, None] * f) - out.T @ (weight(size, K)[:, None] * f)
         for t in range(T):
-            both, one, none = (_weight(size - n, K - 1) * f[:, t] for n in (2, 1, 0))
+            both, one, none = (weight(size - n, K - 1) * f[:, t] for n in (2, 1, 0))
             apart = (S.T * one) @ out
             together[:, :, t] += (S.T * both) @ S - apart - apart.T + (out.T * none) @ out
     together[np.arange(K), np.arange(K)] = 0.0
     return values, together
 
 
-def _weight(size: np.ndarray, K: int) -> np.ndarray:
+def inclusion(world: World, size: int) -> np.ndarray:
+    """Return the mean over the subsets of one size that have a task, less the mean over all of that size, (K, T)."""
+    S = all_subsets(world.n_tasks)
+    S = S[S.sum(1) == size]
+    f = world.mean(S)
+    return S.T @ f / S.sum(0)[:, None] - f.mean(0)
+
+
+def _shapley(size: np.ndarray, K: int) -> np.ndarray:
     """Return how likely it is that in a random order so many of the others come before a given one of K tasks."""
     known = np.array([factorial(s) * factorial(K - s - 1) / factorial(K) for s in range(K)])
     return np.where((size >= 0) & (size < K), known[np.clip(size, 0, K - 1)], 0.0)
+
+
+def _banzhaf(size: np.ndarray, K: int) -> np.ndarray:
+    return np.where((size >= 0) & (size < K), 0.5 ** (K - 1), 0.0)

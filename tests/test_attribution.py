@@ -15,7 +15,7 @@ from conformance import ANY, KERNELS, RULES, outcomes_of, subsets, table
 from whence.answers.attribution import Attribution, attribute
 from whence.answers.effects import as_model, contrast_effects
 from whence.answers.rules import RULES as RULE_TABLE
-from whence.answers.rules import Contrasts
+from whence.answers.rules import Contrasts, find_rule
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.surrogates.additive import AdditiveSurrogate
@@ -458,7 +458,7 @@ def prompts():
     return fit(Outcomes(S, S @ np.linspace(-1, 1, 50)), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
 
 
-@pytest.mark.parametrize(("rule", "reach"), [("loo", "50"), ("banzhaf", "25"), ("shapley", "12 to 38")])
+@pytest.mark.parametrize(("rule", "reach"), [("loo", "50"), ("banzhaf", "25"), ("shapley", "0 to 50")])
 def test_rules_about_subsets_far_larger_than_any_run_warn(rule, reach):
     message = f"The rule '{rule}' asks about subsets of {reach} tasks, and the runs have 4 of 50"
     with pytest.warns(DataWarning, match=message + ": this is extrapolation.*rule='inclusion'"):
@@ -468,17 +468,16 @@ def test_rules_about_subsets_far_larger_than_any_run_warn(rule, reach):
 def test_rules_about_subsets_far_smaller_than_any_run_warn():
     S = np.vstack([np.ones(30), 1 - np.eye(30)])
     model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
-    with pytest.warns(DataWarning, match="the runs have 29 to 30 of 30: this is extrapolation"):
+    with pytest.warns(DataWarning, match="nearly all runs have 29 of 30: this is extrapolation"):
         attribute(model, "shapley")
 
 
-@pytest.mark.filterwarnings("ignore:The rule 'shapley' asks about subsets:whence.DataWarning")
 @pytest.mark.parametrize(
     ("subsets", "default"),
     [
-        (whence.FixedSize(4).draw(14, 40), "shapley"),
+        (whence.FixedSize(4).draw(14, 40), "inclusion"),
         (whence.Bernoulli(0.9).draw(30, 40), "inclusion"),
-        (whence.Bernoulli(0.5).draw(14, 40), "shapley"),
+        (whence.Bernoulli(0.5).draw(14, 40), "banzhaf"),
         (whence.Exhaustive().draw(3), "shapley"),
         (whence.FixedSize(4).draw(14, 40) / 4, "shift"),
     ],
@@ -487,6 +486,64 @@ def test_the_default_rule_asks_about_subsets_like_the_runs(subsets, default):
     runs = whence.Outcomes(subsets, subsets @ np.arange(subsets.shape[1]))
     model = whence.fit(runs, surrogate=whence.AdditiveSurrogate("ridge"), n_folds=None)
     assert whence.attribute(model).rule.name == default
+
+
+@pytest.mark.parametrize(
+    ("subsets", "default"),
+    [
+        (whence.Bernoulli(0.5).draw(5, 20), "shapley"),  # one in six of them has one task, or all but one
+        (whence.Bernoulli(0.5).draw(14, 1000), "banzhaf"),
+        (whence.Bernoulli(0.8).draw(8, 40), "inclusion"),
+        (np.vstack([whence.Bernoulli(p).draw(14, 20) for p in (0.1, 0.5, 0.9)]), "shapley"),
+        (whence.Exhaustive().draw(10), "shapley"),  # all that are small, though they are few
+        (np.vstack([np.zeros(14), np.ones(14), whence.FixedSize(7).draw(14, 60)]), "banzhaf"),
+    ],
+    ids=["few tasks", "many coin flips", "large", "of all sizes", "complete", "two ends"],
+)
+@pytest.mark.parametrize("again", [1, 3])
+def test_what_the_sizes_of_the_runs_can_answer(subsets, default, again):
+    subsets = np.repeat(subsets, again, axis=0)
+    assert find_rule(None, subsets).name == default
+    assert find_rule(None, subsets, pairs=True).name == ("shapley" if default == "shapley" else "banzhaf")
+
+
+def test_the_rule_that_a_warning_names_does_not_warn():
+    S = whence.Bernoulli(0.5).draw(14, 60)
+    model = fit(Outcomes(S, S[:, 0]), surrogate=KernelSurrogate(alpha=0.1, gamma=0.1), n_folds=None)
+    for answer in (attribute, whence.interactions):
+        with pytest.warns(DataWarning, match="nearly all runs have 4 to 10 of 14.* use rule='banzhaf'"):
+            answer(model, "shapley")
+        answer(model, "banzhaf")
+
+
+def test_one_size_does_not_tell_what_one_more_task_does():
+    S = whence.FixedSize(5).draw(10, 40)
+    model = fit(Outcomes(S, S @ np.arange(1.0, 11)), surrogate=AdditiveSurrogate("ridge"), n_folds=None)
+    with pytest.warns(DataWarning, match="'banzhaf' asks about subsets of 5 tasks, and the runs have 5 of 10"):
+        attribute(model, "banzhaf")
+    found = attribute(model)
+    assert found.verdicts()[[0, 9], 0].tolist() == ["better than others", "worse than others"]  # lower is better
+    assert {"better than others", "worse than others"} <= set(found.to_frame()["verdict"])
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_what_shapley_adds_to_the_sizes_of_the_runs_is_uncertain(order):
+    """Its std grows by twice that; where the runs reach from hardly any task to nearly all, it does not."""
+    rng = np.random.default_rng(0)
+    flips, all_sizes = ((rng.random((40, 9)) < p).astype(float) for p in (0.5, rng.random((40, 1))))
+    for S, unseen in ((flips, True), (all_sizes, False)):
+        model = fit(Outcomes(S, np.exp(-S @ rng.random(9))), surrogate=KernelSurrogate(), n_folds=None)
+        surrogate, nodes = model.parts[0].surrogate, (np.arange(200) + 0.5) / 200
+        values, std = surrogate.effects(order, Mixture.over(nodes, np.full(200, 1 / 200)))
+        predicted = model.predict_quietly(np.array(oracles.all_subsets(9), float))[:, 0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DataWarning)
+            found = (attribute if order == 1 else whence.interactions)(model, "shapley")
+        for tasks in ((0,), (4,)) if order == 1 else ((0, 1), (3, 8)):
+            near = oracles.effect_weights(9, tasks, [S.mean()], [1.0]) @ predicted
+            added = 2 * abs(values[(*tasks, 0)] - near)
+            assert found.scores[(*tasks, 0)] == pytest.approx(values[(*tasks, 0)], rel=1e-3)
+            assert found.std[(*tasks, 0)] == pytest.approx(np.hypot(std[(*tasks, 0)], added if unseen else 0), rel=1e-2)
 
 
 def test_inclusion_never_extrapolates():

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex
 
 import whence
 from whence import plots
-from whence.answers.attribution import HELPS, HURTS
+from whence.answers.rules import HELPS, HURTS
 from whence.evaluation import LearningCurve
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -54,6 +54,14 @@ def test_bars_are_scores_in_the_colour_of_their_verdict(model, target):
     ends = np.array([segment[:, 0] for segment in ax.collections[0].get_segments()])
     np.testing.assert_allclose(ends, frame[["low", "high"]])
     assert ("higher" if found.maximize[t] else "lower") in ax.get_xlabel()
+
+
+def test_bars_of_runs_of_one_size_have_colours_too():
+    S = whence.FixedSize(3).draw(6, 18, seed=0)
+    runs = whence.Outcomes(S, S @ np.arange(6.0))
+    found = whence.attribute(whence.fit(runs, surrogate=whence.AdditiveSurrogate("ols"), n_folds=None))
+    colours = {to_hex(bar.get_facecolor()) for bar in plots.attribution(found).patches}
+    assert {plots.GOOD, plots.BAD} <= colours
 
 
 def test_the_ends_of_many_bars(model):

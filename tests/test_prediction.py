@@ -82,15 +82,6 @@ def test_only_what_is_called_a_rate_and_is_one_has_bounds():
     np.testing.assert_array_equal(empty, [free])
 
 
-def test_printed_predictions_are_the_table(model):
-    found = whence.predictions(model, [["code", "law"]])
-    lines = str(found).splitlines()
-    assert lines[0].split() == list(found.to_frame().columns)
-    assert len(lines) == 1 + 2
-    assert "code, law" in lines[1]
-    assert f"{found.predicted[0, 0]:.6f}" in lines[1]
-
-
 def test_the_frame_has_a_row_per_subset_and_target_with_the_subset_in_words(model):
     found = whence.predictions(model, [["code"], ["code", "math", "law", "news"], []])
     frame = found.to_frame()

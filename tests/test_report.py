@@ -199,6 +199,19 @@ def known(model, target=0):
     return facts_of(model, target, found, ceiling=noise_ceiling(model.outcomes))
 
 
+def test_tasks_of_runs_of_one_size_are_better_or_worse_than_others():
+    S = whence.FixedSize(3).draw(6, 18, seed=0)
+    values, nothing = S @ [-3.0, 0, 0, 0, 0, 3.0], np.random.default_rng(4).normal(size=18)
+    for outcomes in (values, nothing):
+        runs = whence.Outcomes(S, outcomes, ["code", *"abcd", "law"], ["loss"])
+        model = whence.fit(runs, surrogate=whence.AdditiveSurrogate("ols"), n_folds=None)
+        said = text_of(tasks_in_words(whence.attribute(model), 0))
+        if outcomes is values:
+            assert re.search("code.* (is|are) better than others; law.* (is|are) worse than others", said)
+        else:
+            assert "no task can be said to be better or worse than others" in said
+
+
 def test_the_answer_names_what_attribution_and_selection_say(model):
     scores = whence.attribute(model)
     facts = known(model)

@@ -50,8 +50,7 @@ def test_the_mean_is_the_last_target_and_has_the_answer_of_select(model, documen
 
 
 def test_effects_on_the_mean_are_means_of_effects(model, document):
-    rule = "shapley" if model.outcomes.is_binary else "shift"
-    scores = whence.attribute(model, rule)
+    scores = whence.attribute(model)
     np.testing.assert_allclose(unpacked(document["attribution"]["score"])[-1], scores.scores.mean(1), atol=1e-6)
     pairs, last = whence.interactions(model), document["pairs"]["targets"][-1]
     at = np.triu_indices(6, 1)

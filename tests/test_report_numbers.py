@@ -78,7 +78,7 @@ def case(request, tmp_path_factory):
 
 
 def attributed(model):
-    return whence.attribute(model, "shapley" if model.outcomes.is_binary else "shift")
+    return whence.attribute(model)
 
 
 def intervals(found):

@@ -8,7 +8,7 @@ attributed in the same way, one order up (:mod:`.interactions`), and come back i
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from whence.answers.effects import Effects, as_model, contrast_effects, effects
-from whence.answers.rules import Contrasts, Rule, find_rule
+from whence.answers.rules import BETTER, ENDS, WORSE, Contrasts, Rule, find_rule
 from whence.errors import DataWarning, InputError
 from whence.shown import Shown
-from whence.surrogates.mixture import Array
+from whence.surrogates.mixture import Array, Mixture
 from whence.surrogates.model import Model
 from whence.surrogates.range import from_to
 
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Words = np.ndarray[Any, np.dtype[np.str_]]
-HELPS, HURTS, UNCLEAR = "helps", "hurts", "not distinguishable from zero"
+UNCLEAR = "not distinguishable from zero"
+# Std of what a rule says beyond the sizes of the runs, as a multiple of how much that is (benchmarks/calibration.py).
+UNSEEN_STD = 2.0
 TOGETHER, AGAINST = "work together", "work against each other"
 
 
@@ -75,7 +77,7 @@ class Attribution(Shown):
     @property
     def words(self) -> tuple[str, str]:
         """What a score of the good and of the bad direction is called."""
-        return (HELPS, HURTS) if self.order == 1 else (TOGETHER, AGAINST)
+        return self.rule.verdicts if self.order == 1 else (TOGETHER, AGAINST)
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Return the lower and upper ends of the credible intervals, both of the shape of the scores."""
@@ -144,7 +146,8 @@ def attribute(
         subsets equally ("banzhaf"), or added to all of them (the paper's leave-one-out, "loo"). "inclusion": the mean
         over subsets of the design that include the task minus the mean over all of them (the paper's random-ensemble
         score minus its average). "shift", for mixtures: the change when a task takes over a tenth of the average
-        mixture. Default: "shapley", or "inclusion" where all runs are large or small, or "shift" for mixtures.
+        mixture. Default: what the sizes of the runs can answer, that is "shapley" where they reach from hardly any
+        task to nearly all, else "banzhaf" where about half of the tasks are in, else "inclusion"; "shift" for mixtures.
     keep_prob : float, optional
         For "inclusion": the probability that a task is in, independently of the others. Default: the design of the
         runs, that is subsets of one size, coin flips at their rate, or the runs' own subsets, with a sampling error.
@@ -170,7 +173,22 @@ def attribute(
     asked = rule.asks(model.subsets, keep_prob)
     if isinstance(asked, Contrasts):
         return Attribution.of(model, rule, contrast_effects(model, asked))
-    return Attribution.of(model, rule, effects(model, 1, asked, seed=seed))
+    if asked.size is not None:
+        rule = replace(rule, verdicts=(BETTER, WORSE))
+    return Attribution.of(model, rule, rule_effects(model, rule, 1, asked, seed=seed))
+
+
+def rule_effects(model: Model, rule: Rule, order: int, asked: Mixture, *, seed: int) -> Effects:
+    """Return the effects that a rule asks for, the less certain the more of them lies beyond the sizes of the runs.
+
+    What averaging over more sizes changes was not seen in any run, and in outcomes that saturate it is several times
+    what a surrogate makes of it.
+    """
+    found = effects(model, order, asked, seed=seed)
+    if rule.reach is None or rule.reach[0] == rule.reach[1] or not rule.beyond(model.subsets):
+        return found
+    near = effects(model, order, Mixture.over([model.subsets.mean()], [1.0]), seed=seed)
+    return found._replace(std=np.hypot(found.std, UNSEEN_STD * (found.scores - near.scores)))
 
 
 def refuse_mixtures(model: Model, rule: str) -> None:
@@ -183,15 +201,21 @@ def refuse_mixtures(model: Model, rule: str) -> None:
         )
 
 
-def warn_of_extrapolation(model: Model, rule: Rule) -> None:
-    """Warn when a rule asks about subsets far larger or smaller than any run."""
-    if rule.reach is not None and rule.beyond(model.subsets):
-        sizes, n_tasks = model.subsets.sum(1), model.outcomes.n_tasks
-        least, most = (round(share * n_tasks) for share in rule.reach)
-        warning = DataWarning(
-            f"The rule {rule.name!r} asks about subsets of {from_to(least, most)} tasks, and the runs have "
-            f"{from_to(sizes.min(), sizes.max())} of {n_tasks}: this is extrapolation. "
-            "Measure such subsets, or attribute with {rule}, which stays among the runs.",
-            rule="inclusion",
-        )
-        warnings.warn(warning, stacklevel=3)
+def warn_of_extrapolation(model: Model, rule: Rule, *, pairs: bool = False) -> None:
+    """Warn when a rule asks about sizes that the runs hardly have, and name the rule that stays among the runs."""
+    sizes, n_tasks = np.sort(model.subsets.sum(1)), model.outcomes.n_tasks
+    one_size = not pairs and rule.reach is not None and len(sizes) > 0 and n_tasks > 1 and sizes[0] == sizes[-1]
+    if rule.reach is None or not (one_size or rule.beyond(model.subsets)):
+        return
+    least, most = (round(share * n_tasks) for share in rule.reach)
+    few = int(ENDS * len(sizes))
+    low, high = sizes[few], sizes[len(sizes) - 1 - few]
+    which = "the runs" if (low, high) == (sizes[0], sizes[-1]) else "nearly all runs"
+    instead = find_rule(None, model.subsets, pairs=pairs)
+    staying = "" if instead.name == rule.name else ", or use {rule}, which stays among the runs"
+    warning = DataWarning(
+        f"The rule {rule.name!r} asks about subsets of {from_to(least, most)} tasks, and {which} have "
+        f"{from_to(low, high)} of {n_tasks}: this is extrapolation. Measure such subsets{staying}.",
+        rule=instead.name,
+    )
+    warnings.warn(warning, stacklevel=3)

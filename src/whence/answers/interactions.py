@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from whence.answers.attribution import Attribution, refuse_mixtures, warn_of_extrapolation
-from whence.answers.effects import Effects, as_model, effects, pair_contrast_effects
+from whence.answers.attribution import Attribution, refuse_mixtures, rule_effects, warn_of_extrapolation
+from whence.answers.effects import Effects, as_model, pair_contrast_effects
 from whence.answers.rules import Contrasts, Rule, find_rule
 from whence.errors import InputError, some_of
 from whence.outcomes.sizes import LONGEST, refuse_too_large, refuse_too_long
@@ -30,7 +30,8 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
     model : Model or fitted scikit-learn regressor
     rule : {"shapley", "banzhaf", "loo", "shift"} or Rule, optional
         Average over the other tasks as in Shapley's or Banzhaf's index, or take the second difference at the full set
-        ("loo", the entries of the paper's H_s). "shift" is for mixtures. Default: "shapley", or "shift" for mixtures.
+        ("loo", the entries of the paper's H_s). "shift" is for mixtures. Default: "shapley" where the sizes of the runs
+        reach from hardly any task to nearly all, else "banzhaf"; "shift" for mixtures.
     seed : int
         For surrogates whose effects must be sampled.
 
@@ -50,12 +51,12 @@ def interactions(model: Any, rule: str | Rule | None = None, *, seed: int = 0) -
         found = pair_contrast_effects(model, rule.asks_pairs(model.subsets))
         return Attribution.of(model, rule, found._replace(how=_how(model, found)))
     refuse_mixtures(model, f"{rule.name} interactions")
-    warn_of_extrapolation(model, rule)
+    warn_of_extrapolation(model, rule, pairs=True)
     asked = rule.asks(model.subsets, None)
     if isinstance(asked, Contrasts):
         raise InputError(f"The rule {rule.name!r} compares given subsets, and is for single tasks only.")
     # The index of a pair is the integral over q of its second difference, a polynomial of degree K − 2.
-    found = effects(model, 2, asked, seed=seed)
+    found = rule_effects(model, rule, 2, asked, seed=seed)
     return Attribution.of(model, rule, found._replace(how=_how(model, found)))
 
 

@@ -13,16 +13,27 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
+from numpy.typing import NDArray
+from scipy.special import comb
 from scipy.stats import chi2
 
 from whence.errors import InputError
+from whence.outcomes.table import distinct_rows
+from whence.surrogates.coordinates import is_binary
 from whence.surrogates.mixture import Array, Mixture
 
+HELPS, HURTS = "helps", "hurts"
+# What can be said of tasks that only take the place of each other.
+BETTER, WORSE = "better than others", "worse than others"
+Flags = NDArray[np.bool_]
 MOST_NODES = 64
 # How much of a mixture the rule "shift" hands over to one task.
 SHIFT = 0.1
 # At most this many subsets of the runs are averaged over.
 MOST_SUBSETS = 2000
+# The share of the subsets that must be as small, or as large, as those that a rule asks about: at the ends, where there
+# are few, and at half of the tasks.
+ENDS, MIDDLE = 0.05, 0.25
 # Less likely than this, sizes or rates are not those of coin flips.
 UNLIKELY = 0.005
 
@@ -49,13 +60,16 @@ class Rule:
     asks : function of subsets (n, K) and keep_prob
         Returns the draws or contrasts; the subsets are those of the runs, keep_prob is what the user gave, or None.
     reach : (float, float), optional
-        The smallest and the largest share of the tasks that it asks about; runs far from it are a reason to warn.
+        The smallest and the largest share of the tasks that it asks about: without runs about as small, and others
+        about as large, its answers are extrapolation.
     pairs : bool
         Whether it is for pairs too.
     mixtures : bool
         Whether it is for mixture weights too.
     asks_pairs : function of subsets (n, K), optional
         For rules of contrasts: for every task but the last, the contrasts of its pairs with each of those after it.
+    verdicts : (str, str)
+        What a task is said to do whose score is of the good, or of the bad, direction.
 
     Examples
     --------
@@ -77,29 +91,36 @@ class Rule:
     pairs: bool = True
     mixtures: bool = False
     asks_pairs: Callable[[Array], list[Contrasts]] | None = None
+    verdicts: tuple[str, str] = (HELPS, HURTS)
 
     def beyond(self, subsets: Array) -> bool:
-        """Return whether it asks about far larger or far smaller subsets than any of these (n, K)."""
+        """Return whether hardly any of these subsets (n, K) are as small, or as large, as those it asks about."""
         if self.reach is None or not len(subsets):
             return False
-        sizes, n_tasks = subsets.sum(1), subsets.shape[1]
-        least, most = self.reach
-        slack = 0.1 * n_tasks + 1
-        return bool(sizes.max() + slack < most * n_tasks or sizes.min() - slack > least * n_tasks)
+        n_tasks, sizes = subsets.shape[1], subsets[distinct_rows(subsets)[0]].sum(1)
+        every = np.arange(n_tasks + 1)
+        existing = comb(n_tasks, every)
+
+        def rare(end: float, sign: int) -> bool:
+            # There are few subsets at the ends: a few of them, or of those next to them, will do. All of them are
+            # enough, however few they are; one may be missing, as the empty one.
+            outer = abs(2 * end - 1)
+            bound, share = sign * end * n_tasks - outer * (0.1 * n_tasks + 0.9), MIDDLE + outer * (ENDS - MIDDLE)
+            exist = existing[sign * every >= bound].sum() - 1
+            return bool((sign * sizes >= bound).sum() < min(share * len(sizes), exist))
+
+        return rare(self.reach[0], -1) or rare(self.reach[1], 1)
 
 
 def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -> Rule:
     """Return the rule of this name, or the rule itself, if it is for tasks, or for pairs.
 
-    Where none is given: "shift" for the ``subsets`` (n, K) of mixtures; else "shapley", or "inclusion" for tasks if
-    all subsets are large, or small. Not if all have one size, where a task can only take the place of another.
+    Where none is given: what ``subsets`` (n, K) can answer. That is "shift" for mixtures; else "shapley" where sizes
+    reach from hardly any task to nearly all; else "banzhaf" where about half of the tasks are in, and for all pairs;
+    else "inclusion".
     """
     if rule is None:
-        if not ((subsets == 0) | (subsets == 1)).all():
-            rule = "shift"
-        else:
-            varied = not pairs and len(subsets) > 0 and np.ptp(subsets.sum(1)) > 0
-            rule = "inclusion" if varied and RULES["shapley"].beyond(subsets) else "shapley"
+        rule = _default(subsets, pairs)
     fitting = {name: each for name, each in RULES.items() if each.pairs or not pairs}
     if isinstance(rule, Rule) and (rule.pairs or not pairs):
         return rule
@@ -108,6 +129,18 @@ def find_rule(rule: str | Rule | None, subsets: Array, *, pairs: bool = False) -
         names = ", ".join(map(repr, fitting))
         raise InputError(f"must be one of {names}. Got {given!r} instead.", parameter="rule", of=owner)
     return fitting[str(rule)]
+
+
+def _default(subsets: Array, pairs: bool) -> str:
+    """Return the name of the rule that these subsets can answer."""
+    if not is_binary(subsets):
+        return "shift"
+    one_size = len(subsets) > 0 and np.ptp(subsets.sum(1)) == 0
+    if pairs:
+        return "banzhaf" if RULES["shapley"].beyond(subsets) else "shapley"
+    # In runs of one size a task can only take the place of another: what one more task does is not known.
+    answered = (name for name in ("shapley", "banzhaf") if not one_size and not RULES[name].beyond(subsets))
+    return next(answered, "inclusion")
 
 
 def _shapley(subsets: Array, keep_prob: float | None) -> Mixture:
@@ -186,7 +219,7 @@ _ALL = (
         "the change when the task joins, averaged over subsets of every size",
         "averaged over subsets of the others of every size",
         _shapley,
-        reach=(0.25, 0.75),
+        reach=(0.0, 1.0),
     ),
     Rule(
         "banzhaf",

@@ -86,9 +86,7 @@ Rule = Annotated[
     _name("--rule", help="shapley, banzhaf, loo, inclusion or shift (default: what fits the runs)."),
 ]
 KeepProb = Annotated[float | None, typer.Option(metavar="P", help="For inclusion: probability that a task is in.")]
-PairRule = Annotated[
-    str | None, _name("--rule", help="shapley, banzhaf, loo or shift (default: shapley, or shift for mixtures).")
-]
+PairRule = Annotated[str | None, _name("--rule", help="shapley, banzhaf, loo or shift (default: what fits the runs).")]
 Target = Annotated[Names, _name("--target", help="Show this outcome only. Repeatable.")]
 Top = Annotated[int | None, typer.Option(metavar="N", help="Show the N best and the N worst tasks.", min=1)]
 TopPairs = Annotated[int, typer.Option("--top", metavar="N", help="Show the N strongest pairs.", min=1)]

@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
 import whence
-from whence.answers.attribution import AGAINST, HURTS, TOGETHER, Attribution
+from whence.answers.attribution import AGAINST, TOGETHER, Attribution
 from whence.answers.selection import Selection
 from whence.arrays import Floats
 from whence.demo import gradex as demo_gradex
@@ -231,7 +231,7 @@ def _standing(truth: whence.Outcomes, subset: Floats) -> dict[str, float]:
 
 
 def _hurt(scores: Attribution) -> set[str]:
-    return set(np.array(scores.task_names)[scores.verdicts()[:, 0] == HURTS])
+    return set(np.array(scores.task_names)[scores.verdicts()[:, 0] == scores.words[1]])
 
 
 def _verdict(pairs: Attribution, members: set[str]) -> str:

@@ -25,9 +25,11 @@ PIPE_WIDTH = 100_000
 UNCLEAR = "unclear"
 COLOURS = {
     "helps": "green",
+    "better than others": "green",
     "work together": "green",
     "better": "green",
     "hurts": "red",
+    "worse than others": "red",
     "work against each other": "red",
     "worse": "red",
     "inside": "green",

@@ -133,7 +133,7 @@ def _mean_page(found: Attribution, targets: Sequence[str], *, heading: str, top:
 
     tasks = found.task_names
     at: NDArray[np.intp] | tuple[NDArray[np.intp], ...] = np.arange(len(tasks))
-    names, words = list(tasks), ["task", "helps", "hurts"]
+    names, words = list(tasks), ["task", *found.words]
     if found.order == 2:
         at = np.triu_indices(len(tasks), 1)
         names, words = [f"{tasks[k]} + {tasks[j]}" for k, j in zip(*at, strict=True)], ["pair", "together", "against"]

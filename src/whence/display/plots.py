@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from whence.answers.attribution import HELPS, HURTS, UNCLEAR, Attribution
+from whence.answers.attribution import UNCLEAR, Attribution
 from whence.display.layout import direction
 from whence.errors import InputError, did_you_mean, needed
 from whence.evaluation import LearningCurve
@@ -58,7 +58,7 @@ def attribution(
         order = np.concatenate([order[:top], order[-top:]])
     low, high = (end[order, t] for end in found.interval())
     scores, words, at = found.scores[order, t], found.verdicts()[order, t], np.arange(len(order))
-    colours = {HELPS: GOOD, HURTS: BAD, UNCLEAR: DIM}
+    colours = dict(zip((*found.words, UNCLEAR), (GOOD, BAD, DIM), strict=True))
     ax.barh(at, scores, color=[colours[str(word)] for word in words], alpha=0.85, height=0.62)
     if np.isfinite(low).all():
         ax.hlines(at, low, high, color=INK, lw=1.2)

@@ -210,7 +210,7 @@ def finetune(
         plan=plan,
         model=model,
         goal=goal,
-        attribution=attribute(model, "shift" if weights else "shapley", seed=seed),
+        attribution=attribute(model, seed=seed),
         pairs=None if weights or len(problem.task_names) < 2 else interactions(model, seed=seed),
         chosen=chosen,
         ways=_ways(model, chosen, goal),

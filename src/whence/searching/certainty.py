@@ -92,7 +92,7 @@ def share_settled(model: Model, space: Space, rng: np.random.Generator) -> tuple
     small = 0.1 * np.nanstd(model.outcomes.values, axis=0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
-        found = [attribute(model, "shapley" if binary else "shift"), *([interactions(model)] if binary else [])]
+        found = [attribute(model), *([interactions(model)] if binary else [])]
     settled = []
     for each in found:
         ends = np.stack(each.interval())

@@ -57,7 +57,7 @@ def intervals(found: Attribution, target: int) -> str:
     parts = [_line(middle, 0, middle, LINE * len(order))]
     for at, task in enumerate(order):
         y, x1, x, x2 = LINE * (at + 0.5), *(middle + scale * end[task] for end in (low, scores, high))
-        colour = {"helps": "--good", "hurts": "--bad"}.get(str(verdicts[task]), "--dim")
+        colour = dict(zip(found.words, ("--good", "--bad"), strict=True)).get(str(verdicts[task]), "--dim")
         line = f'x1="{x1:.1f}" x2="{x2:.1f}" y1="{y}" y2="{y}" stroke="var({colour})" stroke-width="2"'
         parts += [f"<line {line}/>", f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="var({colour})"/>']
         parts.append(_text(left - 10, y + 4, found.task_names[task], "end"))

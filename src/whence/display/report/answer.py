@@ -16,7 +16,8 @@ from math import comb
 
 import numpy as np
 
-from whence.answers.attribution import HELPS, HURTS, Attribution
+from whence.answers.attribution import Attribution
+from whence.answers.rules import HELPS, HURTS
 from whence.answers.selection import Selection
 from whence.answers.suggestion import ALL_MEASURED
 from whence.display.layout import direction
@@ -193,24 +194,28 @@ def tasks_in_words(scores: Attribution, target: int) -> list[Phrase]:
     words = scores.verdicts()[:, target]
     goodness = scores.scores[:, target] * (1 if scores.maximize[target] else -1)
     order = np.argsort(-goodness, kind="stable")
-    good = [scores.task_names[k] for k in order if words[k] == HELPS]
-    bad = [scores.task_names[k] for k in order[::-1] if words[k] == HURTS]
+    good = [scores.task_names[k] for k in order if words[k] == scores.words[0]]
+    bad = [scores.task_names[k] for k in order[::-1] if words[k] == scores.words[1]]
     unclear = len(words) - len(good) - len(bad)
     phrases: list[Phrase] = [(f"For {scores.target_names[target]} ({direction(scores.maximize[target])}), ", "")]
     if not good and not bad:
-        return [*phrases, ("no task", "key"), (" can be said to help or hurt from these runs.", "")]
+        said = "help or hurt" if scores.words[0] == HELPS else "be better or worse than others"
+        return [*phrases, ("no task", "key"), (f" can be said to {said} from these runs.", "")]
     if good:
-        phrases += [*_listed(good, "good"), (f" help{_s(good)}", "")]
+        phrases += [*_listed(good, "good"), (f" {_verb(scores.words[0], good)}", "")]
     if bad:
         phrases += [("; ", "")] if good else []
-        phrases += [*_listed(bad, "bad"), (f" hurt{_s(bad)}", "")]
+        phrases += [*_listed(bad, "bad"), (f" {_verb(scores.words[1], bad)}", "")]
     if unclear:
         phrases.append((f"; the other {'is' if unclear == 1 else f'{unclear} are'} unclear", ""))
     return [*phrases, (".", "")]
 
 
-def _s(names: Sequence[str]) -> str:
-    return "s" if len(names) == 1 else ""
+def _verb(word: str, names: Sequence[str]) -> str:
+    """A verdict about these tasks: "helps" or "help", "is better than others" or "are"."""
+    if word in (HELPS, HURTS):
+        return word if len(names) == 1 else word.removesuffix("s")
+    return f"{'is' if len(names) == 1 else 'are'} {word}"
 
 
 def _listed(names: Sequence[str], role: str) -> list[Phrase]:
