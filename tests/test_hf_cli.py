@@ -235,6 +235,7 @@ def test_the_model_before_any_training_is_compared_with(done, place, tmp_path):
     assert f"is no better than the model before any training ({np.mean(losses):.4g})" in " ".join(result.stderr.split())
     shown = re.search(r"before any training: (\S+)", result.stdout)[1]
     assert shown == f"{np.mean(losses):.{len(shown.partition('.')[2])}f}"
+    assert f"Before any training: {shown}. " in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_files_after_an_option_are_all_of_that_option(place, tmp_path):
@@ -256,6 +257,22 @@ def test_a_target_that_a_pattern_matches_as_a_source_too_is_refused(place, tmp_p
     result = CliRunner().invoke(app, list(map(str, given)))
     assert result.exit_code == 2
     assert "val.jsonl is a source and a target: leave it out of one of them." in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", 3], "was begun with 17 true runs, and this budget is for 3. Give a larger budget, or another"),
+        (["--seed", 1], "this run was begun with the seed 0, and now it is 1"),
+        (["--lr", 0.01], "this run was begun with something else: recipe"),
+    ],
+)
+def test_a_folder_of_other_true_runs_is_refused_before_anything_is_estimated(done, place, tmp_path, options, message):
+    shutil.copytree(done[0] / "true_runs", tmp_path / "run" / "true_runs")
+    result = run(place, tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["true_runs"]
 
 
 def test_weights_several_targets_and_queries(place, tmp_path):

@@ -339,6 +339,8 @@ def test_layers_that_are_not_there_are_named():
 
 
 def test_adapters_that_are_none_are_named(tmp_path):
+    with pytest.raises(InputError, match="An adapter that is continued has its own layers: give 'adapter', or"):
+        tiny_adapted(adapter=tmp_path, layers=1)
     with pytest.raises(InputError, match=r"there is no adapter_config.json"):
         tiny_adapted(adapter=tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}), encoding="utf-8")

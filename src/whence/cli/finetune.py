@@ -210,6 +210,7 @@ def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> "In
     limit = "" if tokens is None else f", of at most {tokens:,.0f} tokens"
     said = (
         f"For {found.goal}{limit}: {found.chosen.in_words} ({found.chosen.how}). "
+        f"Before any training: {number(found.before, _places(found.compared()))}. "
         "The answer above is the best by its prediction, for a single target and without a limit of tokens."
     )
     parts = [(str(name).strip(), shown) for name, shown, *_ in tables if isinstance(shown, Table)]

@@ -10,6 +10,7 @@ adapter. The flow, and where each step lives::
     completions.py   a language model as a module with one output; many adapters over one frozen model
     adapters.py      a model loaded with a LoRA adapter, and the Problem of training it
     spending.py      what a budget is spent on: which estimates, and how many true runs
+    folders.py       what is done with a folder of earlier runs
     mixing.py        all of it in one call: what a budget of runs tells, and the sources to use
 
 `Prepared.problem` gives a `whence.Problem`, with which everything else works: retraining, merging, gradients,

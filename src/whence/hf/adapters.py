@@ -143,6 +143,11 @@ def adapt(
 ) -> Adapted:
     """Add an adapter to a loaded model of transformers, as `load` does; the model is changed in place."""
     peft = _import_peft()
+    if adapter is not None and (modules or layers is not None):
+        raise InputError(
+            "An adapter that is continued has its own layers: give {adapter}, or {modules} and {layers}, not both.",
+            adapter=None, modules=None, layers=None,
+        )  # fmt: skip
     classes = classes_of(model)
     if classes:
         padded_by(model, tokenizer)

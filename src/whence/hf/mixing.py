@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
 from whence.gradients.linearize import Features
 from whence.hf.adapters import Prepared
+from whence.hf.folders import refuse_other_runs, with_earlier
 from whence.hf.spending import (
     EARLY,
     EXAMPLES,
@@ -50,7 +51,6 @@ from whence.models.recipe import Recipe
 from whence.models.stack import Stack
 from whence.models.targets import outcome_names
 from whence.outcomes import Outcomes
-from whence.outcomes.runs import is_run, read_ledger
 from whence.surrogates.fit import fit
 from whence.surrogates.model import Model
 
@@ -173,6 +173,8 @@ def finetune(
         name: _subsets(len(problem.task_names), n, weights=weights, seed=seed + 1)
         for name, n in n_estimated(len(problem.task_names), weights=weights).items()
     }
+    if folder is not None:
+        refuse_other_runs(folder / "true_runs", Retrain(problem, recipe, batched=False), subsets, seed)
     joint = JointRun(on_loss, recipe, kept("joint_run"))
 
     def gradex() -> GradEx:
@@ -300,7 +302,7 @@ def verify(
     """
     problem = prepared.problem(accuracy=accuracy)
     ways = np.array(list(found.ways.values()))
-    every, most = _with_earlier(ways, seeds, path, problem.task_names)
+    every, most = with_earlier(ways, seeds, path, problem.task_names)
     runs = _true_runs(problem, recipe, every, path=path, seed=seed + 1, seeds=most, **how)
     rows = [int(np.flatnonzero((every == way).all(1))[0]) for way in ways]
 
@@ -314,19 +316,6 @@ def verify(
     for name in [name for name in runs.target_names if name.endswith("accuracy")]:
         frame[name] = measured(runs, name).mean(0)
     return frame
-
-
-def _with_earlier(
-    ways: Floats, seeds: int, path: str | os.PathLike[str] | None, task_names: Sequence[str]
-) -> tuple[Floats, int]:
-    """Subsets to train, and how often, such that a folder with runs of some others is continued."""
-    if path is None or not is_run(Path(path)):
-        return ways, seeds
-    plan = read_ledger(Path(path)).plan
-    if plan.task_names != tuple(task_names):
-        return ways, seeds
-    new = [way for way in ways if not (plan.subsets == way).all(1).any()]
-    return np.vstack([plan.subsets, *new]), max(seeds, plan.seeds)
 
 
 def _true_runs(problem: Problem, recipe: Recipe, subsets: Floats, **how: Any) -> Outcomes:
