@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 import whence
 from finetuning import save_model, texts, tiny_adapted, tiny_model, tiny_prepared, tiny_problem, tokenizer
-from whence.errors import InputError
+from whence.errors import DataWarning, InputError
 from whence.hf import adapt, adapters, load, mixing, plan_of, prepare, sources_of, spending
 from whence.hf.completions import Completions, TokenLoss
 from whence.hf.spending import GRADEX, MERGED, SCORES
@@ -176,6 +176,80 @@ def test_a_sequence_classifier_is_fine_tuned():
     np.testing.assert_allclose(together["loss"], [each["loss"] for each in alone], rtol=1e-3)
     empty = whence.Retrain(problem, recipe, batched=False)([0, 0], 0)
     assert together["loss"][2] < empty["loss"]
+
+
+def classifiers(kind, **more):
+    """Classifiers of three classes, most of which do not know the token that examples are padded with."""
+    from language_models import TINY, transformers
+
+    torch.manual_seed(0)
+    small = {"vocab_size": TINY["vocab_size"], "num_labels": 3, **more}
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    of = {
+        "llama": lambda: transformers.LlamaConfig(**small, **sizes),
+        "gpt2": lambda: transformers.GPT2Config(**small, n_embd=16, n_layer=2, n_head=2),
+        "bert": lambda: transformers.BertConfig(**small, **sizes),
+        "distilbert": lambda: transformers.DistilBertConfig(**small, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
+    }
+    config = of[kind]()
+    config._attn_implementation = "eager"
+    return transformers.AutoModelForSequenceClassification.from_config(config)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "bert", "distilbert"])
+def test_classifiers_of_all_kinds_give_what_each_example_gives_alone(kind):
+    """Padding is not taken for the end of a text, whatever token the configuration or the tokenizer pads with."""
+    model, words = classifiers(kind), tokenizer()
+    words.pad_token = "film"  # not the first token, which is what other padding has
+    rows = [{"text": text, "label": at, "source": "s"} for at, text in enumerate(["good", "bad plot a", "fun very"])]
+    expected = []
+    for row in rows:
+        logits = model.eval()(input_ids=torch.tensor([words(row["text"]).input_ids])).logits.detach()
+        expected.append(float(cross_entropy(logits, torch.tensor([row["label"]]))))
+    prepared = prepare(adapt(model, words, rank=2), sources_of(rows), sources_of(rows), per_query=True)
+    problem = prepared.problem()
+    stack = Stack(problem, batched=False)
+    np.testing.assert_allclose(stack.outcomes(stack.start(1))["loss"][0], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "distilbert"])
+def test_heads_are_trained_in_single_precision_too(kind):
+    made = adapt(classifiers(kind).bfloat16(), padding(), rank=2).model
+    trained = {name: value for name, value in made.named_parameters() if value.requires_grad}
+    assert any("lora" not in name for name in trained)
+    assert {value.dtype for value in trained.values()} == {torch.float32}
+    assert {value.dtype for value in made.parameters() if not value.requires_grad} == {torch.bfloat16}
+
+
+def padding():
+    made = tokenizer()
+    made.pad_token = "<unk>"
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: (classifiers("bert", num_labels=1), padding()), "is made for one number"),
+        (lambda: (classifiers("bert", problem_type="multi_label_classification"), padding()), "for multi label class"),
+        (lambda: (classifiers("llama"), tokenizer()), "no token to pad with"),
+    ],
+)
+def test_classifiers_that_cannot_be_trained_here_are_refused(made, message):
+    with pytest.raises(InputError, match=message):
+        adapt(*made())
+
+
+def test_long_texts_of_classifiers_keep_the_tokens_at_their_end():
+    """Those that a tokenizer puts there, such as [SEP], which the model expects."""
+    from tokenizers.processors import TemplateProcessing
+
+    words = padding()
+    words.backend_tokenizer.post_processor = TemplateProcessing(single="$A <s>", special_tokens=[("<s>", 1)])
+    given = sources_of([{"text": "good bad film plot", "label": 1, "source": "s"}])
+    with pytest.warns(DataWarning, match="2 examples had more than 3 tokens"):
+        found = prepare(adapt(classifiers("bert"), words), given, given, max_length=3)
+    assert words.convert_ids_to_tokens(found.tasks[0].rows[0].ids) == ["good", "bad", "<s>"]
 
 
 @pytest.mark.parametrize(

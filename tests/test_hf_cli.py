@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 from typer.testing import CliRunner
 
 import whence
@@ -192,6 +193,88 @@ def test_tables_are_printed_and_tokens_are_limited(done, place):
         assert "</td><td>".join(cells[1:4]) in report  # expected, interval, measured
 
 
+def test_verified_runs_are_kept_whatever_is_asked_later(done, place, tmp_path):
+    """Fewer runs of each, and other sources to compare: what was trained before is not trained again."""
+    shutil.copytree(done[0], tmp_path / "run")
+    result = run(place, tmp_path / "run", "--json", "--verify", 1)
+    assert result.exit_code == 0, result.stderr
+    assert "Measuring" not in result.stderr
+    runs, found = whence.read_outcomes(tmp_path / "run" / "verified"), json.loads(result.stdout)
+    losses = runs.targets(["loss"]).values[:, 0]
+    first = {tuple(subset): loss for subset, loss in zip(runs.subsets[::-1], losses[::-1], strict=True)}
+    names = runs.task_names
+
+    def subset_of(row):
+        return tuple(float(row["sources"] == "all tasks" or name in row["sources"].split(", ")) for name in names)
+
+    for row in found["verified"]:
+        assert row["true"] == pytest.approx(first[subset_of(row)])
+    limit = 1.5 * max(found["tokens"].values())
+    result = run(place, tmp_path / "run", "--json", "--verify", 2, "--tokens", limit)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    rows = whence.read_outcomes(tmp_path / "run" / "verified").targets(["loss"])
+    for row in found["verified"]:
+        both = rows.values[(rows.subsets == np.array(subset_of(row))).all(1), 0]
+        assert row["true"] == pytest.approx(both.mean())
+        assert len(both) == 2
+
+
+def test_the_model_before_any_training_is_compared_with(done, place, tmp_path):
+    sources = read_sources(sorted((place / "data").glob("[bg]*.jsonl")))
+    prepared = prepare(load(place / "model", rank=4, device="cpu"), sources, read_sources([place / "data/val.jsonl"]))
+    losses = []
+    for row in prepared.targets[0].rows:
+        logits = prepared.adapted.model(input_ids=torch.tensor([row.ids])).logits[0].detach()
+        losses.append(float(cross_entropy(logits[[at - 1 for at in row.places]], torch.tensor(row.ids)[row.places])))
+    assert done[1]["before"] == pytest.approx(np.mean(losses), rel=1e-4)
+    bad = sorted((place / "data").glob("b*.jsonl"))  # training on these makes the target worse
+    given = ["finetune", place / "model", "--tasks", *bad, "--target", place / "data" / "val.jsonl", *HOW]
+    result = CliRunner().invoke(app, [*map(str, given), "--budget", "3", "-o", str(tmp_path / "run")])
+    assert result.exit_code == 0, result.stderr
+    assert f"is no better than the model before any training ({np.mean(losses):.4g})" in " ".join(result.stderr.split())
+    shown = re.search(r"before any training: (\S+)", result.stdout)[1]
+    assert shown == f"{np.mean(losses):.{len(shown.partition('.')[2])}f}"
+    assert f"Before any training: {shown}. " in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+
+
+def test_files_after_an_option_are_all_of_that_option(place, tmp_path):
+    """A second target is not taken for a source."""
+    data, other = place / "data", write_jsonl(tmp_path / "other.jsonl", [{**row, "label": "no"} for row in texts(6, 7)])
+    bad = sorted(data.glob("b*.jsonl"))
+    given = ["finetune", place / "model", "--target", data / "val.jsonl", other, "--tasks", *bad, "--budget", 3,
+             "--steps", 2, "--device", "cpu", "-o", tmp_path / "run", "--json"]  # fmt: skip
+    result = CliRunner().invoke(app, list(map(str, given)))
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert {row["target"] for row in found["sources"]} == {"val/loss", "other/loss", "mean/loss"}
+    assert set(found["tokens"]) == {"bad0", "bad1"}
+
+
+def test_a_target_that_a_pattern_matches_as_a_source_too_is_refused(place, tmp_path):
+    given = ["finetune", place / "model", "--tasks", *(place / "data").glob("*.jsonl"),
+             "--target", place / "data" / "val.jsonl", "-o", tmp_path / "run"]  # fmt: skip
+    result = CliRunner().invoke(app, list(map(str, given)))
+    assert result.exit_code == 2
+    assert "val.jsonl is a source and a target: leave it out of one of them." in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--budget", 3], "was begun with 17 true runs, and this budget is for 3. Give a larger budget, or another"),
+        (["--seed", 1], "this run was begun with the seed 0, and now it is 1"),
+        (["--lr", 0.01], "this run was begun with something else: recipe"),
+    ],
+)
+def test_a_folder_of_other_true_runs_is_refused_before_anything_is_estimated(done, place, tmp_path, options, message):
+    shutil.copytree(done[0] / "true_runs", tmp_path / "run" / "true_runs")
+    result = run(place, tmp_path / "run", *options)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+    assert [each.name for each in (tmp_path / "run").iterdir()] == ["true_runs"]
+
+
 def test_weights_several_targets_and_queries(place, tmp_path):
     other = write_jsonl(tmp_path / "other.jsonl", [{**row, "label": "no"} for row in texts(6, 7)])
     result = run(place, tmp_path / "run", "--weights", "--per-query", "--target", other, "--json", "--budget", 6)
@@ -210,6 +293,7 @@ def test_weights_several_targets_and_queries(place, tmp_path):
     ("options", "message"),
     [
         (["--budget", "1"], "--budget must be at least 3, in true runs. Got 1 instead."),
+        (["--budget", "inf"], "--budget must be at least 3, in true runs. Got inf instead."),
         (["--modules", "queries"], "No layer of the model is named queries. There are: q_proj"),
         (["--layers", "9"], "--layers must be a whole number from 1 to 2, the blocks of the model. Got 9 instead."),
         (["--dtype", "int8"], "--dtype must be one of float32, bfloat16, float16, auto. Got 'int8' instead."),

@@ -58,6 +58,8 @@ def test_a_column_names_the_sources(tmp_path):
         (['{"text": "x"}', '{"prompt": "x", "completion": "y"}'], "line 2: the fields are .* A source has one format"),
         (['{"text": ""}'], "'text' is empty"),
         (['{"text": 3}'], "'text' must be text. Got int"),
+        (['{"text": "x", "label": NaN}'], "'label' must be text. Got float"),
+        (['{"text": "fine \\ud83d\\ude00"}', '{"text": "\\ud83d"}'], r"line 2: \\ud83d is half of a character"),
         (['{"messages": []}'], "'messages' is empty"),
         (['{"messages": "hello"}'], "'messages' must be a list of turns"),
         (['{"messages": [{"role": "user"}]}'], "must hold turns such as"),
@@ -123,6 +125,107 @@ def test_turns_of_the_assistant_are_trained():
     assert trained({"prompt": CHAT[:1], "completion": CHAT[1:]}, chat=True)[0] == ["yes", "<s>"]
 
 
+def letters():
+    """A tokenizer with a token per character, so that what is trained can be read."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    from language_models import transformers
+
+    signs = ["<unk>", "\n", *map(chr, range(32, 127))]
+    made = Tokenizer(models.WordLevel({sign: at for at, sign in enumerate(signs)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+def pairs():
+    """A tokenizer that joins a space with the letter after it, so that tokens cross the borders of turns."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    from language_models import transformers
+
+    signs = ["<unk>", "\n", *map(chr, range(32, 127)), *(f" {chr(at)}" for at in range(33, 127))]
+    made = Tokenizer(models.WordLevel({sign: at for at, sign in enumerate(signs)}, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split(Regex(r" [^\s]|[\s\S]"), "isolated")
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
+
+
+DEFAULT_SYSTEM = (
+    "{% if messages[0].role != 'system' %}[system]be kind[end]\n{% endif %}{% for m in messages %}[{{ m.role }}]"
+    "{{ m.content }}[end]\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+# As Qwen3 has it: the answer to the last question has room for thoughts, and earlier ones have not.
+THOUGHTS = (
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% for m in messages %}[{{ m.role }}]{% if m.role == 'assistant' and loop.index0 > ns.last"
+    " %}<think></think>{% endif %}{{ m.content }}[end]{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+# As DeepSeek-R1 has it: the prompt begins thoughts that are not in the chat.
+PROMPTS_THOUGHTS = (
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]<think>{% endif %}"
+)
+LAST_TWO = "{% for m in messages[-2:] %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+STRIPPED = (
+    "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+ASKS_WITH_A_SPACE = (
+    "{% for m in messages %}{{ m.role.upper() }}: {{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}ASSISTANT: {% endif %}"
+)
+# No prompt for an answer, so that the model has to write all that comes after the question.
+ONLY_IN_TURNS = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('in turns') }}"
+    "{% endif %}[{{ m.role }}]{{ m.content }}[end]{% endfor %}"
+)
+ASKED = [{"role": "user", "content": "q1"}, {"role": "assistant", "content": "a1 "},
+         {"role": "user", "content": "q2"}, {"role": "assistant", "content": "a2"}]  # fmt: skip
+SYSTEM = [{"role": "system", "content": "sys"}]
+GREETING = [{"role": "assistant", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("template", "turns", "expected"),
+    [
+        (DEFAULT_SYSTEM, ASKED, "a1 [end]\n|a2[end]\n"),
+        (DEFAULT_SYSTEM, SYSTEM + ASKED, "a1 [end]\n|a2[end]\n"),
+        (DEFAULT_SYSTEM, GREETING + ASKED, "hello[end]\n|a1 [end]\n|a2[end]\n"),
+        (THOUGHTS, ASKED, "a1 [end]|<think></think>a2[end]"),
+        (PROMPTS_THOUGHTS, ASKED, "a1 [end]|a2[end]"),
+        (LAST_TWO, ASKED, "a2[end]"),
+        (STRIPPED, ASKED, "a1\n|a2\n"),
+        (ONLY_IN_TURNS, ASKED, "[assistant]a1 [end]|[assistant]a2[end]"),
+    ],
+)
+def test_exactly_the_turns_of_the_assistant_are_trained(template, turns, expected):
+    """Whatever a template writes around turns, or leaves out; the expected texts are written by hand."""
+    made = letters()
+    made.chat_template = template
+    (row,) = tokenize(source({"messages": turns}), made, limit=1000).rows
+    signs = made.convert_ids_to_tokens(row.ids)
+    parts = ["" if at - 1 in row.places else "|" for at in row.places]
+    assert "".join(part + signs[at] for part, at in zip(parts, row.places, strict=True)).lstrip("|") == expected
+    assert "".join(signs) == made.apply_chat_template(turns, tokenize=False)
+
+
+def test_tokens_that_cross_the_border_of_an_answer_are_trained_where_they_begin_it():
+    made = pairs()
+    made.chat_template = ASKS_WITH_A_SPACE
+    (row,) = tokenize(source({"messages": ASKED}), made, limit=1000).rows
+    signs = made.convert_ids_to_tokens(row.ids)
+    assert [signs[at] for at in row.places] == [" a", "1", " ", "\n", " a", "2", "\n"]
+
+
+def test_only_answers_of_a_completion_of_turns_are_trained():
+    made = letters()
+    made.chat_template = DEFAULT_SYSTEM
+    (row,) = tokenize(source({"prompt": ASKED[:1], "completion": ASKED[1:]}), made, limit=1000).rows
+    signs = made.convert_ids_to_tokens(row.ids)
+    assert "".join(signs[at] for at in row.places) == "a1 [end]\na2[end]\n"
+    with pytest.raises(InputError, match="row 0: the last turn must be of the role 'assistant'"):
+        source({"prompt": ASKED[:1], "completion": ASKED[2:3]})
+
+
 def test_chats_need_a_template():
     with pytest.raises(InputError, match=r"no chat template to write turns with. Give 'prompt' and 'completion'"):
         trained(ROWS["messages"])
@@ -132,6 +235,8 @@ def test_long_examples_keep_their_answer_and_are_counted():
     row = {"prompt": "a the very not film", "completion": "yes no"}
     assert trained(row, limit=4) == (["yes", "no", "maybe"], ["film", "yes", "no", "maybe"])
     assert trained(row, limit=3) == (["yes", "no"], ["film", "yes", "no"])
+    with pytest.warns(DataWarning, match=r"^1 example had more than 5 tokens and was cut: 1 of 1 in s\.$"):
+        prepare(tiny_adapted(), [source(row)], [source(ROWS["completion"])], max_length=5)
     adapted, given = tiny_adapted(), [source(row, ROWS["completion"])]
     with pytest.warns(DataWarning, match=r"2 examples had more than 5 tokens and were cut: 1 of 2 in s, 1 of 2 in s."):
         prepared = prepare(adapted, given, given, max_length=5)
@@ -184,6 +289,28 @@ def test_likeness_is_the_share_of_common_shingles():
         assert found.get(text, 0.0) == pytest.approx(best if best >= 0.8 else 0.0)
 
 
+def test_what_all_targets_have_is_no_leak():
+    """An instruction in front of all examples does not make them alike; a copy is found all the same."""
+    words = [f"w{n}" for n in range(200)]
+    questions = [" ".join(words[at : at + 4]) for at in range(0, 80, 4)]
+    instruction = " ".join(words[100:150])
+
+    def asking(question, system="be brief"):
+        return {"messages": [{"role": "system", "content": system}, {"role": "user", "content": question}, *CHAT[1:]]}
+
+    targets = [source(*[asking(f"{instruction} {each}") for each in questions[:10]], name="val")]
+    assert find_leaks([source(*[asking(f"{instruction} {each}") for each in questions[10:]])], targets) == []
+    copied = asking(f"{instruction} {questions[3]}", system="be long, and take your time for it all")
+    (leak,) = find_leaks([source(copied)], targets)
+    assert (leak.target_place, leak.similarity) == ("row 3", 1.0)
+
+
+def test_texts_without_spaces_can_be_nearly_the_same():
+    one = "\u4eca\u5929\u5929\u6c14\u5f88\u597d\u6211\u4eec\u4e00\u8d77\u53bb\u516c\u56ed\u6563\u6b65"
+    (leak,) = find_leaks([source({"text": one})], [source({"text": one[:-1] + "\u8dd1"}, name="val")])
+    assert leak.similarity == pytest.approx((len(one) - 3) / (len(one) - 1))
+
+
 def test_labels_do_not_hide_a_leak_and_it_is_said():
     sources = [source({"text": LONG, "label": "no"}, name="web")]
     leaks = find_leaks(sources, [source({"text": LONG, "label": "yes"}, name="val")])
@@ -212,6 +339,8 @@ def test_layers_that_are_not_there_are_named():
 
 
 def test_adapters_that_are_none_are_named(tmp_path):
+    with pytest.raises(InputError, match="An adapter that is continued has its own layers: give 'adapter', or"):
+        tiny_adapted(adapter=tmp_path, layers=1)
     with pytest.raises(InputError, match=r"there is no adapter_config.json"):
         tiny_adapted(adapter=tmp_path)
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA"}), encoding="utf-8")

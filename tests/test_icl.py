@@ -13,7 +13,7 @@ import torch
 from scipy.special import log_softmax
 
 import whence
-from language_models import LinearInEmbeddings, examples, tiny, tiny_model, tiny_tokenizer
+from language_models import LinearInEmbeddings, examples, tiny, tiny_model, tiny_tokenizer, transformers
 from whence import InputError
 from whence.icl import AnchoredPrompts, Example, LanguageModel, Prompted, Prompts, Template, read_examples
 from whence.icl.estimate import align
@@ -205,6 +205,27 @@ def test_models_that_cannot_be_loaded(tmp_path, monkeypatch):
     tiny_tokenizer().save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(InputError, match="the model cannot be loaded"):
+        LanguageModel.load(tmp_path, device="cpu")
+
+
+def other_models():
+    """Models that load as if they were causal language models, and what is said of each."""
+    small = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    bart = {"vocab_size": 40, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}  # fmt: skip
+    return {
+        "masked": (transformers.BertForMaskedLM(transformers.BertConfig(**small)), "sees the tokens that it should"),
+        "seq2seq": (transformers.BartForConditionalGeneration(transformers.BartConfig(**bart)), "has an encoder and a"),
+        "headless": (tiny_model(dtype=torch.float32).model, "no weights for lm_head.weight, which a LlamaForCausalLM"),
+    }
+
+
+@pytest.mark.parametrize("name", ["masked", "seq2seq", "headless"])
+def test_models_that_are_no_causal_ones_are_refused(tmp_path, name):
+    model, sentence = other_models()[name]
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=sentence):
         LanguageModel.load(tmp_path, device="cpu")
 
 

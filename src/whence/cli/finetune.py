@@ -111,7 +111,10 @@ def finetune(
     from whence.display.report import collect, write_page
     from whence.icl.language import import_transformers
 
-    sources = hf.read_sources([*tasks, *(more_tasks or ())], column=source_column)
+    files = [*tasks, *(more_tasks or ())]
+    if both := {file.resolve() for file in files} & {file.resolve() for file in target}:
+        raise InputError(f"{min(both).name} is a source and a target: leave it out of one of them.")
+    sources = hf.read_sources(files, column=source_column)
     targets = hf.read_sources(target)
     if len(sources) < 2:
         raise InputError("There must be at least two sources to choose from. Got one.")
@@ -139,7 +142,7 @@ def finetune(
     print_line("note", f"A run has {recipe}. {prepared.adapted}.")
     found = hf.finetune(prepared, recipe, budget=budget, path=output, tokens=tokens, weights=weights, seed=seed, **how)
     page, document = _page(found, top), _document(found, prepared, leaks)
-    tables = [_compared_page(found.compared(), found.goal)]
+    tables = [_compared_page(found)]
     if verify:
         frame = hf.verify(found, prepared, recipe, seeds=verify, path=output / "verified", seed=seed, **how)
         tables.append(_verified_page(frame, verify))
@@ -177,6 +180,7 @@ def _document(found: "Finetuned", prepared: "Prepared", leaks: "list[Leak]") -> 
             "goal": found.goal,
             "tokens": sum(prepared.tokens[name] for name in chosen.tasks),
         },
+        "before": found.before,
         "compared": found.compared().to_dict("records"),
         "leaks": [vars(leak) for leak in leaks],
         "cut": {rows.name: rows.n_cut for rows in (*prepared.tasks, *prepared.targets) if rows.n_cut},
@@ -192,7 +196,7 @@ def _page(found: "Finetuned", top: int | None) -> Page:
         *attribution_page(found.attribution, targets, top=top),
         *pairs,
         *selection_page(chosen, model.outcomes),
-        *_compared_page(found.compared(), found.goal),
+        *_compared_page(found),
         title("How far to trust it"),
         *model_page(model),
     ]
@@ -206,6 +210,7 @@ def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> "In
     limit = "" if tokens is None else f", of at most {tokens:,.0f} tokens"
     said = (
         f"For {found.goal}{limit}: {found.chosen.in_words} ({found.chosen.how}). "
+        f"Before any training: {number(found.before, _places(found.compared()))}. "
         "The answer above is the best by its prediction, for a single target and without a limit of tokens."
     )
     parts = [(str(name).strip(), shown) for name, shown, *_ in tables if isinstance(shown, Table)]
@@ -214,7 +219,8 @@ def _insert(found: "Finetuned", tables: list[Page], tokens: float | None) -> "In
     return Insert(links='<a href="#train">Train on</a>', sections=f"{head}{body}</section>")
 
 
-def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
+def _compared_page(found: "Finetuned") -> Page:
+    frame = found.compared()
     places = _places(frame)
     rows: list[Row] = [
         [row["way"], number(row["expected"], places), span(row["low"], row["high"], places),
@@ -222,8 +228,9 @@ def _compared_page(frame: "pd.DataFrame", goal: str) -> Page:
         for row in frame.to_dict("records")
     ]  # fmt: skip
     return [
-        title(f"Compared with other ways to train: {goal} (lower is better)"),
+        title(f"Compared with other ways to train: {found.goal} (lower is better)"),
         table(["train on", "expected", "90% interval", "measured", "sources"], rows, left=["sources"]),
+        remark(f"before any training: {number(found.before, places)}"),
         remark("expected: of a new run; corrected for a subset that was picked as the best of many"),
     ]
 

@@ -60,7 +60,35 @@ class Verb(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse what was typed, and keep it for the line that would put an error right."""
         self.typed = list(args)
-        return super().parse_args(ctx, args)
+        takes_more = any(str(option.name).startswith("more_") for option in self.params)
+        lists = [flag for option in self.params if getattr(option, "multiple", False) for flag in option.opts]
+        return super().parse_args(ctx, repeated(args, lists) if takes_more else args)
+
+
+def repeated(words: Sequence[str], lists: Sequence[str]) -> list[str]:
+    """Return the words of a command, with an option before each of the files after it that a shell made of a ``*``.
+
+    Without an argument in front, there is none that the first such file could be taken for.
+
+    >>> repeated(["model", "--tasks", "a", "b", "-o", "c"], ["--tasks"])
+    ['model', '--tasks', 'a', '--tasks', 'b', '-o', 'c']
+    >>> repeated(["--tasks", "a", "model"], ["--tasks"])
+    ['--tasks', 'a', 'model']
+    """
+    if not words or words[0].startswith("-"):
+        return list(words)
+    found: list[str] = []
+    flag, given = "", False  # the option that files belong to, and whether it has one
+    for word in words:
+        if word.startswith("-"):
+            name, equals, _ = word.partition("=")
+            flag, given = name if name in lists else "", bool(equals)
+        elif flag and given:
+            found.append(flag)
+        else:
+            given = True
+        found.append(word)
+    return found
 
 
 @contextmanager

@@ -6,7 +6,6 @@ then works for fine-tuning: retraining, merging, gradients, baselines.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
@@ -14,18 +13,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from whence.errors import DataWarning, InputError, some_of
+from whence.errors import DataWarning, InputError, brief, some_of
+from whence.hf.classes import as_examples, classes_of, classified, head_of, is_classifier, padded_by
 from whence.hf.completions import Classes, Completions, TokenLoss, checkpointed
 from whence.hf.frozen import last_blocks
 from whence.hf.sources import Source
 from whence.hf.tokens import Rows, cut_in_words, padded, tokenize
-from whence.icl.language import context_of, import_transformers, load_pretrained
+from whence.icl.language import CAUSAL, context_of, import_transformers, load_pretrained
 from whence.icl.prompts import Template
 from whence.models.memory import free_bytes, make_room, out_of_memory
 from whence.models.problem import Problem
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 Groups = dict[str, tuple[dict[str, Tensor], Tensor]]  # examples by name, as a Problem takes them
-CLASSIFIER = "ForSequenceClassification"
 PRECISIONS = ("float32", "bfloat16", "float16", "auto")
 KEPT = 0.25  # of free memory, that what frozen blocks give may take
 FEWEST = 4  # examples at once, below which blocks run again in the backward pass
@@ -62,8 +61,9 @@ class Adapted:
 
     @property
     def context(self) -> int:
-        """Tokens that the model reads at most."""
-        return context_of(self.model.config)
+        """Tokens that the model reads at most; a classifier may count positions from another number than 0."""
+        most = context_of(self.model.config)
+        return min(most, self.tokenizer.model_max_length) if self.classes else most
 
     def __repr__(self) -> str:
         values = list(self.model.parameters())
@@ -121,8 +121,7 @@ def load(
             f"must be one of {', '.join(PRECISIONS)}. Got {dtype!r} instead.", parameter="dtype", of="hf.load"
         )
     kept = dtype if dtype is not None else torch.bfloat16 if where.type == "cuda" else torch.float32
-    classifier = _is_classifier(Path(path))
-    kind = "AutoModelForSequenceClassification" if classifier else "AutoModelForCausalLM"
+    kind = "AutoModelForSequenceClassification" if is_classifier(Path(path)) else CAUSAL
     model, tokenizer = load_pretrained(path, device=where, dtype=kept, kind=kind)
     return adapt(
         model, tokenizer, rank=rank, modules=modules, layers=layers, alpha=alpha, adapter=adapter,
@@ -144,24 +143,41 @@ def adapt(
 ) -> Adapted:
     """Add an adapter to a loaded model of transformers, as `load` does; the model is changed in place."""
     peft = _import_peft()
-    classifier = type(model).__name__.endswith(CLASSIFIER)
-    config: Any = model.config  # its fields depend on the model
-    classes = tuple(str(config.id2label[at]) for at in range(config.num_labels)) if classifier else ()
+    if adapter is not None and (modules or layers is not None):
+        raise InputError(
+            "An adapter that is continued has its own layers: give {adapter}, or {modules} and {layers}, not both.",
+            adapter=None, modules=None, layers=None,
+        )  # fmt: skip
+    classes = classes_of(model)
+    if classes:
+        padded_by(model, tokenizer)
     model.requires_grad_(False)
     if checkpointing:
         checkpointed(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # peft asks transformers by names that are about to change
+        warnings.filterwarnings("ignore", module="peft")  # and tells of what it puts right by itself
         if adapter is not None:
-            return Adapted(_continued(model, adapter), tokenizer, classes, checkpointing)
+            return Adapted(_in_single(_continued(model, adapter)), tokenizer, classes, checkpointing)
         options = peft.LoraConfig(
             r=rank,
             lora_alpha=2 * rank if alpha is None else alpha,
             target_modules=list(modules) or ("all-linear" if layers is None else _linear_names(model)),
+            exclude_modules=head_of(model) if classes else None,
             layers_to_transform=None if layers is None else last_blocks(model, layers),
-            task_type="SEQ_CLS" if classifier else "CAUSAL_LM",
+            task_type="SEQ_CLS" if classes else "CAUSAL_LM",
         )
-        return Adapted(_begun(model, options, modules, seed), tokenizer, classes, checkpointing)
+        return Adapted(_in_single(_begun(model, options, modules, seed)), tokenizer, classes, checkpointing)
+
+
+def _in_single(model: PeftModel) -> PeftModel:
+    """The model, with trained layers in single precision at least: peft leaves heads in that of the model."""
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear):
+            for value in layer.parameters(recurse=False):
+                if value.requires_grad:
+                    value.data = value.data.to(torch.promote_types(value.dtype, torch.float32))
+    return model
 
 
 def _continued(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PeftModel:
@@ -179,14 +195,17 @@ def _continued(model: PreTrainedModel, adapter: str | os.PathLike[str]) -> PeftM
 
 def _begun(model: PreTrainedModel, options: LoraConfig, modules: Sequence[str], seed: int) -> PeftModel:
     """The model with a new adapter."""
+    names = _linear_names(model)
     with torch.random.fork_rng([model.device] if model.device.type == "cuda" else []):
         torch.manual_seed(seed)
         try:
             made: PeftModel = _import_peft().get_peft_model(model, options)
         except ValueError as error:
-            raise InputError(
-                f"No layer of the model is named {some_of(modules)}. There are: {some_of(_linear_names(model), 12)}.",
-            ) from error
+            if modules and not any(name.split(".")[-1] in modules for name in names):
+                why = f"No layer of the model is named {some_of(modules)}"
+            else:
+                why = f"The model cannot be given adapters ({brief(error)}). Name layers with {{modules}}"
+            raise InputError(f"{why}. There are: {some_of(names, 12)}.", modules=None) from error
         return made
 
 
@@ -260,22 +279,13 @@ class Prepared:
     def _examples(self) -> tuple[Groups, Groups]:
         """Examples of tasks and of targets, with what frozen blocks make of them where that is worth keeping."""
         if self.adapted.classes:
-            return self._classes(self.tasks), self._classes(self.targets)
+            pad = self.adapted.model.config.get_text_config().pad_token_id
+            return as_examples(self.tasks, pad), as_examples(self.targets, pad)
         tasks, targets = padded(self.tasks), padded(self.targets)
         model = Completions(self.adapted.model)
         if not _worth_keeping(model, tasks, targets):
             return tasks, targets
         return _with_states(model, tasks), _with_states(model, targets)
-
-    def _classes(self, groups: list[Rows]) -> Groups:
-        """Examples of a classifier: the only trained place of a row is that of its class."""
-        found = {}
-        for name, (inputs, _) in padded(groups).items():
-            lengths = torch.tensor([len(row.ids) for rows in groups if rows.name == name for row in rows.rows])
-            mask = (torch.arange(inputs["input_ids"].shape[1]) < lengths[:, None]).long()
-            ids = inputs["input_ids"] * mask + (self.adapted.tokenizer.pad_token_id or 0) * (1 - mask)
-            found[name] = ({"input_ids": ids, "attention_mask": mask}, inputs["places"][:, 0])
-        return found
 
 
 def _worth_keeping(model: Completions, *given: Groups) -> bool:
@@ -338,7 +348,7 @@ def prepare(
 
     def tokens(source: Source) -> Rows:
         if adapted.classes:
-            return _classified(source, adapted, limit)
+            return classified(source, adapted.tokenizer, adapted.classes, limit)
         return tokenize(source, adapted.tokenizer, limit=limit, template=template)
 
     tasks, asked = [tokens(source) for source in sources], [tokens(target) for target in targets]
@@ -346,40 +356,6 @@ def prepare(
         warnings.warn(said, DataWarning, stacklevel=2)
     tasks = [rows.longest_first() for rows in tasks]
     return Prepared(adapted, tasks, asked if per_query else [rows.longest_first() for rows in asked], per_query)
-
-
-def _classified(source: Source, adapted: Adapted, limit: int) -> Rows:
-    """Tokens of texts with labels; the place of a row is the number of its class."""
-    from whence.hf.tokens import Row
-
-    if source.format != "label":
-        raise InputError(f"{source.name}: a sequence classifier learns from 'text' and 'label', one of each per line.")
-    rows, n_cut = [], 0
-    for record in source.records:
-        label = str(record.fields["label"])
-        known = {**{str(at): at for at in range(len(adapted.classes))}, **_places(adapted.classes)}
-        if label not in known:
-            raise InputError(f"{record.place}: the label must be one of {some_of(adapted.classes)}. Got {label!r}.")
-        ids = list(adapted.tokenizer(record.fields["text"]).input_ids)
-        n_cut += len(ids) > limit
-        rows.append(Row(ids[:limit], [known[label]]))
-    return Rows(source.name, rows, n_cut)
-
-
-def _places(classes: Sequence[str]) -> dict[str, int]:
-    return {name: at for at, name in enumerate(classes)}
-
-
-def _is_classifier(place: Path) -> bool:
-    """Whether the configuration in a folder is that of a sequence classifier."""
-    file = place / "config.json"
-    if not file.exists():
-        return False
-    try:
-        names = json.loads(file.read_text(encoding="utf-8")).get("architectures") or []
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: this is not JSON ({error}).") from error
-    return any(str(name).endswith(CLASSIFIER) for name in names)
 
 
 def _import_peft() -> ModuleType:

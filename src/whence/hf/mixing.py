@@ -7,6 +7,7 @@ saved in a folder at once; after any interruption, the same call continues.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +24,13 @@ from whence.arrays import Floats
 from whence.baselines.joint import JointScores
 from whence.baselines.run import JointRun
 from whence.designs import Bernoulli
-from whence.errors import InputError, counted
+from whence.errors import DataWarning, InputError, counted
 from whence.estimators.gradex import GradEx
 from whence.estimators.merge import TaskVectors
 from whence.estimators.retrain import Retrain
 from whence.gradients.linearize import Features
 from whence.hf.adapters import Prepared
+from whence.hf.folders import refuse_other_runs, with_earlier
 from whence.hf.spending import (
     EARLY,
     EXAMPLES,
@@ -46,6 +48,7 @@ from whence.hf.spending import (
 from whence.measuring import measure
 from whence.models.problem import Problem
 from whence.models.recipe import Recipe
+from whence.models.stack import Stack
 from whence.models.targets import outcome_names
 from whence.outcomes import Outcomes
 from whence.surrogates.fit import fit
@@ -80,6 +83,8 @@ class Finetuned:
         that are the same sources are one, such as "chosen, best run".
     runs : Outcomes
         The true runs, with all their outcomes.
+    before : float
+        The goal before any training.
     """
 
     plan: Plan
@@ -90,6 +95,7 @@ class Finetuned:
     chosen: Selection
     ways: dict[str, Floats]
     runs: Outcomes
+    before: float
 
     def __repr__(self) -> str:
         at = self.chosen.target_names.index(self.goal)
@@ -173,6 +179,8 @@ def finetune(
         name: _subsets(len(problem.task_names), n, weights=weights, seed=seed + 1)
         for name, n in n_estimated(len(problem.task_names), weights=weights).items()
     }
+    if folder is not None:
+        refuse_other_runs(folder / "true_runs", Retrain(problem, recipe, batched=False), subsets, seed)
     joint = JointRun(on_loss, recipe, kept("joint_run"))
 
     def gradex() -> GradEx:
@@ -206,6 +214,15 @@ def finetune(
     goal = truth.target_names[0]
     costs = None if tokens is None else prepared.tokens
     chosen = _chosen(model, goal, costs, tokens, seed)
+    before, expected = _before(on_loss), float(chosen.expected[truth.target_names.index(goal)])
+    if expected > before:
+        warnings.warn(
+            DataWarning(
+                f"What the chosen sources are expected to give ({goal} {expected:.4g}) is no better than the model "
+                f"before any training ({before:.4g}). Lower the learning rate, or look for other sources."
+            ),
+            stacklevel=2,
+        )
     return Finetuned(
         plan=plan,
         model=model,
@@ -215,7 +232,14 @@ def finetune(
         chosen=chosen,
         ways=_ways(model, chosen, goal),
         runs=runs,
+        before=before,
     )
+
+
+def _before(problem: Problem) -> float:
+    """The loss of the model as it is, as a mean over targets."""
+    stack = Stack(problem, batched=False)
+    return float(np.mean([np.mean(values) for values in stack.outcomes(stack.start(1)).values()]))
 
 
 def _chosen(model: Model, goal: str, costs: Mapping[str, float] | None, tokens: float | None, seed: int) -> Selection:
@@ -284,12 +308,19 @@ def verify(
     """
     problem = prepared.problem(accuracy=accuracy)
     ways = np.array(list(found.ways.values()))
-    runs = _true_runs(problem, recipe, ways, path=path, seed=seed + 1, seeds=seeds, **how)
-    values = _decided(runs, problem).targets([found.goal]).values[:, 0].reshape(seeds, -1)
+    every, most = with_earlier(ways, seeds, path, problem.task_names)
+    runs = _true_runs(problem, recipe, every, path=path, seed=seed + 1, seeds=most, **how)
+    rows = [int(np.flatnonzero((every == way).all(1))[0]) for way in ways]
+
+    def measured(outcomes: Outcomes, name: str) -> Floats:
+        """Values (seeds, ways) of an outcome."""
+        return outcomes.targets([name]).values[:, 0].reshape(most, -1)[:seeds, rows]
+
+    values = measured(_decided(runs, problem), found.goal)
     frame = found.compared().drop(columns="measured")
     frame["true"], frame["std"] = values.mean(0), values.std(0, ddof=1) if seeds > 1 else np.nan
     for name in [name for name in runs.target_names if name.endswith("accuracy")]:
-        frame[name] = runs.targets([name]).values[:, 0].reshape(seeds, -1).mean(0)
+        frame[name] = measured(runs, name).mean(0)
     return frame
 
 

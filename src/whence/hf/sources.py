@@ -7,6 +7,7 @@ are reported here, with file and line, before any model is loaded.
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,8 +25,13 @@ FORMATS = {
     "label": ("text", "label"),
     "text": ("text",),
 }
+ASSISTANT = "assistant"  # the role of turns that are learned
 EXPECTED = "'messages', 'prompt' and 'completion', 'text' and 'label', or 'text'"
 SHINGLE = 3  # words in a row, of which texts are compared
+UNDIVIDED = re.compile(
+    "[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]"
+)  # signs of Thai, Khmer, Japanese, Chinese
+FEW = 4  # examples of targets that may have a run of words in common by chance
 ALIKE = 0.8  # share of these that two texts have in common, from which on one is nearly the other
 
 
@@ -38,11 +44,13 @@ class Record:
 
     @property
     def text(self) -> str:
-        """All of its text except the label, in lower case and with single spaces, to find duplicates."""
+        """Its text without labels and turns of the system, in lower case and with single spaces, to find duplicates."""
         parts: list[str] = []
         for name, value in self.fields.items():
-            if name != "label":
-                parts += [turn["content"] for turn in value] if isinstance(value, list) else [str(value)]
+            if isinstance(value, list):
+                parts += [turn["content"] for turn in value if turn["role"] != "system"]
+            elif name != "label":
+                parts.append(str(value))
         return " ".join(" ".join(parts).lower().split())
 
 
@@ -158,15 +166,16 @@ def _format(fields: Mapping[str, Any], place: str) -> str:
         chat = isinstance(value, list) and field in ("messages", "prompt", "completion")
         if chat:
             _check_turns(value, f"{place}: {field!r}")
-        elif field == "label" and isinstance(value, int | float | str) and str(value).strip():
-            continue
+        elif field == "label" and isinstance(value, int | float | str) and str(value).strip() and value == value:
+            continue  # NaN, of a table with gaps, is no label
         elif field == "messages" or not isinstance(value, str):
             wanted = "a list of turns" if field == "messages" else "text"
             given = "null" if value is None else type(value).__name__
             raise InputError(f"{place}: the field {field!r} must be {wanted}. Got {given}.")
         elif not value.strip() and field != "prompt":
             raise InputError(f"{place}: the field {field!r} is empty. Fill it in, or leave the line out.")
-    if found == "messages" and fields["messages"][-1]["role"] != "assistant":
+    learned = fields[FORMATS[found][-1]]
+    if isinstance(learned, list) and learned[-1]["role"] != ASSISTANT:
         raise InputError(f"{place}: the last turn must be of the role 'assistant', which is what is learned.")
     if found == "completion" and isinstance(fields["prompt"], list) != isinstance(fields["completion"], list):
         raise InputError(f"{place}: 'prompt' and 'completion' must be both text, or both lists of turns.")
@@ -186,7 +195,8 @@ def _check_turns(turns: list[object], where: str) -> None:
 def find_leaks(sources: Iterable[Source], targets: Iterable[Source]) -> list[Leak]:
     """Examples of targets that are also in a source, exactly or nearly: once per source and target example.
 
-    Two texts are nearly the same if they share at least 0.8 of their runs of three words.
+    Two texts are nearly the same if they share at least 0.8 of their runs of three words, or of three characters where
+    words are not divided by spaces. What most examples of the targets have, such as an instruction, does not count.
 
     Examples
     --------
@@ -202,12 +212,14 @@ def find_leaks(sources: Iterable[Source], targets: Iterable[Source]) -> list[Lea
         exact[text].append(at)
         for shingle in shingles[at]:
             holders[shingle].append(at)
+    usual = {shingle for shingle, having in holders.items() if len(having) > max(FEW, len(asked) / 2)}
+    shingles = [own - usual for own in shingles]
     found: dict[tuple[str, int], Leak] = {}
     for source in sources:
         for record in source.records:
             text = record.text
             alike = dict.fromkeys(exact.get(text, ()), 1.0)
-            own = _shingles(text)
+            own = _shingles(text) - usual
             for at, shared in Counter(at for shingle in own for at in holders.get(shingle, ())).items():
                 likeness = shared / (len(own) + len(shingles[at]) - shared)
                 if likeness >= ALIKE:
@@ -235,7 +247,7 @@ def warn_of_leaks(leaks: Sequence[Leak]) -> None:
 
 
 def _shingles(text: str) -> set[str]:
-    words = text.split()
+    words = UNDIVIDED.sub(r" \g<0> ", text).split()
     return {" ".join(words[at : at + SHINGLE]) for at in range(len(words) - SHINGLE + 1)}
 
 

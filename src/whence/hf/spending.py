@@ -64,7 +64,7 @@ def plan_of(problem: Problem, recipe: Recipe, budget: float, *, weights: bool = 
     weights : bool
         Whether sources are mixed with weights. Otherwise there are no more true runs than subsets.
     """
-    if not budget >= FEWEST_RUNS:
+    if not FEWEST_RUNS <= budget < np.inf:
         raise InputError(
             f"must be at least {FEWEST_RUNS}, in true runs. Got {budget:g} instead.", parameter="budget", of="finetune"
         )

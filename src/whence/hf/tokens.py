@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from whence.errors import InputError, counted
-from whence.hf.sources import Record, Source
+from whence.hf.chats import Turns, span_of, written
+from whence.hf.sources import ASSISTANT, Record, Source
 from whence.icl.language import start_of
 from whence.icl.prompts import Template
 
@@ -79,7 +80,10 @@ def cut_in_words(found: Sequence[Rows], limit: int) -> str:
     if not cut:
         return ""
     each = ", ".join(f"{rows.n_cut} of {len(rows.rows)} in {rows.name}" for rows in cut)
-    return f"{counted(sum(rows.n_cut for rows in cut), 'example')} had more than {limit} tokens and were cut: {each}."
+    total = sum(rows.n_cut for rows in cut)
+    return (
+        f"{counted(total, 'example')} had more than {limit} tokens and {'was' if total == 1 else 'were'} cut: {each}."
+    )
 
 
 def padded(found: Sequence[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]:
@@ -98,42 +102,28 @@ def padded(found: Sequence[Rows]) -> dict[str, tuple[dict[str, Tensor], Tensor]]
     }
 
 
-def _chat(turns: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, place: str) -> Row:
-    """Tokens of a chat; those of the assistant's turns are trained, as far as the template keeps earlier turns."""
-    ids = _templated(turns, tokenizer, place)
+def _chat(turns: Turns, tokenizer: PreTrainedTokenizerBase, place: str, *, since: int = 0) -> Row:
+    """Tokens of a chat; those of the assistant's turns are trained, from one of them on."""
+    text = written(turns, tokenizer, place)
+    ids = _encode(text, tokenizer)
+
+    def until(end: int) -> int:
+        """How many tokens are before a place in the text; one that reaches beyond it is not."""
+        part = _encode(text[:end], tokenizer)
+        return next((at for at, (a, b) in enumerate(zip(part, ids, strict=False)) if a != b), min(len(part), len(ids)))
+
     places: list[int] = []
-    for at, turn in enumerate(turns):
-        if turn["role"] != "assistant":
-            continue
-        before = _templated(turns[:at], tokenizer, place, ask=True) if at else []
-        after = _templated(turns[: at + 1], tokenizer, place)
-        if ids[: len(after)] == after and after[: len(before)] == before:
-            places += range(max(1, len(before)), len(after))
+    for at in range(since, len(turns)):
+        if turns[at]["role"] == ASSISTANT and (found := span_of(at, text, turns, tokenizer)):
+            start, end = map(until, found)
+            places += range(max(1, start), end)
     return Row(ids, places)
-
-
-def _templated(
-    turns: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, place: str, *, ask: bool = False
-) -> list[int]:
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError(
-            f"{place}: the tokenizer has no chat template to write turns with. Give 'prompt' and 'completion', or a "
-            "model that was made for chats."
-        )
-    try:
-        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
-    except Exception as error:  # jinja2 raises what the template says
-        raise InputError(f"{place}: the chat template of the model refuses these turns ({error}).") from error
-    return _encode(text, tokenizer)
 
 
 def _completion(record: Record, tokenizer: PreTrainedTokenizerBase) -> Row:
     prompt, completion = record.fields["prompt"], record.fields["completion"]
     if isinstance(prompt, list):
-        before = _templated(prompt, tokenizer, record.place, ask=True)
-        ids = _templated([*prompt, *completion], tokenizer, record.place)
-        start = len(before) if ids[: len(before)] == before else 0
-        return Row(ids, list(range(max(1, start), len(ids))))
+        return _chat([*prompt, *completion], tokenizer, record.place, since=len(prompt))
     return _plain(prompt, completion, tokenizer, end=True)
 
 

@@ -100,7 +100,12 @@ def _rows(text: str, where: Path, usual: str) -> list[tuple[str, dict[str, Any]]
 
 def _parsed(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
+        found = json.loads(text)
+        if "\\u" in text:
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: \\u{ord(error.object[error.start]):x} is half of a character. Mend it.") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and objects that deep
         reason = getattr(error, "msg", None) or type(error).__name__
         raise InputError(f"{where}: this is not JSON ({reason}). Give one object per line.") from error

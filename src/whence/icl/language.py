@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import inspect
+import json
 import os
 import sys
 import warnings
@@ -20,11 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from whence.errors import InputError, brief, counted, needed
+from whence.errors import InputError, brief, counted, needed, some_of
 from whence.gradients.store import fingerprint
 from whence.icl.prompts import Tokens
 from whence.models.memory import Chunks
 
+CAUSAL = "AutoModelForCausalLM"
 # Nothing is downloaded, and no code that comes with a model is run, nor asked about.
 _CLOSED = {"local_files_only": True, "trust_remote_code": False}
 
@@ -213,7 +215,7 @@ def load_pretrained(
     *,
     device: str | torch.device | None = None,
     dtype: torch.dtype | str = "auto",
-    kind: str = "AutoModelForCausalLM",
+    kind: str = CAUSAL,
 ) -> tuple[Any, Any]:
     """Model, by the class ``kind`` of transformers, and tokenizer of a folder or a file; see `LanguageModel.load`."""
     place = Path(path)
@@ -225,8 +227,8 @@ def load_pretrained(
     if place.is_file() and importlib.util.find_spec("gguf") is None:
         raise InputError(f'{place}: GGUF files need gguf: pip install "whence[hf]".')
     folder, more = (str(place.parent), {"gguf_file": place.name}) if place.is_file() else (str(place), {})
-    if not more and not (place / "config.json").exists():
-        raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
+    if not more:
+        _refuse_two_parts(place)
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **_CLOSED, **more)
     except Exception as error:  # transformers raises half a dozen kinds
@@ -238,12 +240,49 @@ def load_pretrained(
     # Fused attention lacks some derivatives on a processor.
     attention = {"attn_implementation": "eager"} if where.type == "cpu" else {}
     try:
-        model = getattr(transformers, kind).from_pretrained(
-            folder, **_CLOSED, weights_only=True, dtype=dtype, **attention, **more
+        model, info = getattr(transformers, kind).from_pretrained(
+            folder, **_CLOSED, weights_only=True, dtype=dtype, output_loading_info=True, **attention, **more
         )
     except Exception as error:
         raise InputError(f"{place}: the model cannot be loaded ({brief(error)}).") from error
+    if lacking := sorted({*info["missing_keys"]} & {name for name, _ in model.named_parameters()}):
+        raise InputError(
+            f"{place}: it has no weights for {some_of(lacking, 3)}, which a {type(model).__name__} needs. Give a model "
+            "that was saved with all its layers."
+        )
+    if kind == CAUSAL and _sees_later_tokens(model):
+        raise InputError(
+            f"{place}: a {type(model).__name__} as this one is sees the tokens that it should predict. Give a causal "
+            "language model."
+        )
     return model.to(where), tokenizer
+
+
+def _refuse_two_parts(place: Path) -> None:
+    """Refuse a folder of an encoder-decoder, and one without a configuration."""
+    file = place / "config.json"
+    if not file.exists():
+        raise InputError(f"{place}: there is no config.json in it. Give the folder that save_pretrained wrote.")
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file}: this is not JSON ({error}).") from error
+    if isinstance(config, dict) and config.get("is_encoder_decoder"):
+        kind = next(iter(config.get("architectures") or ()), "model")
+        raise InputError(
+            f"{place}: this {kind} has an encoder and a decoder, which is not supported. Give a causal language model."
+        )
+
+
+@torch.no_grad()
+def _sees_later_tokens(model: Any) -> bool:
+    """Whether what is predicted first depends on tokens that come later."""
+    ids = torch.tensor([[1, 2, 3, 4], [1, 2, 3, 5]], device=model.device)
+    try:
+        one, other = model.eval()(input_ids=ids).logits[:, 0].float()
+    except Exception:  # a vocabulary or an input of another kind, which is not judged here
+        return False
+    return not torch.allclose(one, other, rtol=0, atol=1e-3 * float(one.std()))
 
 
 def start_of(tokenizer: Any) -> list[int]:
