@@ -277,6 +277,16 @@ def test_misleading_estimates_are_not_trusted_and_it_says_so():
         assert "Trust in the estimates: none" in str(model)
 
 
+def test_good_estimates_in_large_units_are_trusted_and_it_says_so():
+    S = coin_flips(20, 1)
+    runs = whence.Outcomes(S, truth(S), TASKS, ["loss"])
+    model = whence.fit(runs, estimates=estimates(values=lambda C: 1e5 * truth(C)[:, None]))
+    assert 0 < typical_slopes(model)["estimates"] < 1e-4
+    told = next(line for line in str(model).splitlines() if line.startswith("Trust in the estimates"))
+    assert "predictions move by" in told
+    assert "none" not in told
+
+
 @pytest.mark.slow
 def test_a_few_skewed_runs_do_not_spoil_good_estimates():
     def ranks(seed):

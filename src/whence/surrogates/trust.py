@@ -25,6 +25,8 @@ TRUST = (
 )
 # Ranks may be right where values are not: beyond this share of the variance, predictions are good for ranking at best.
 LARGE_ERROR = 0.5
+# Of the spread of outcomes, below which what estimates move is nothing, whatever the units of both.
+NEGLIGIBLE = 1e-3
 # A rank correlation of fewer subsets than this is itself uncertain by tenths.
 FEW_SUBSETS = 20
 
@@ -67,7 +69,10 @@ def trust_in_estimates(model: Model) -> str:
     slopes = typical_slopes(model)
     each = [f"{slope:.2g}" if len(slopes) == 1 else f"{slope:.2g} with {name}" for name, slope in slopes.items()]
     said = [f"where they move by 1, predictions move by {', '.join(each)}"]
-    if not any(round(slope, 3) for slope in slopes.values()):
+    measured = [column[~np.isnan(column)] for column in model.outcomes.values.T]
+    spread = np.median([known.std() for known in measured if len(known)] or [0.0])
+    moved = max(abs(slopes[rung.name]) * np.median(rung.spread) for rung in model.rungs)
+    if moved <= NEGLIGIBLE * spread:
         said = ["none: predictions rest on the true runs alone"]
     scores = model.quality()
     words = {"lds": "both together", "lds_estimates": "estimates alone", "lds_true_runs": "true runs alone"}
