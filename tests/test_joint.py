@@ -101,6 +101,20 @@ def test_fused_with_few_true_runs_it_is_no_worse_than_either(kind):
 # ---- points, runs, examples ------------------------------------------------------------------------------------
 
 
+def test_a_joint_run_shows_how_far_it_is_to_who_waits(monkeypatch):
+    shown = []
+
+    def track(items, what):
+        for item in items:
+            yield shown.append((what, item, len(items)))
+
+    monkeypatch.setattr(trajectory, "track", track)
+    trajectory.passed(classes(), RECIPE, [5, 10])
+    trajectory.trace(classes(), RECIPE, n_points=2)
+    runs = [(item, n) for what, item, n in shown if what == "Training on all tasks"]
+    assert runs == [(step, 11) for step in range(11)] + [(step, 21) for step in range(21)]
+
+
 def test_two_kinds_of_scores_take_one_run(monkeypatch):
     problem, runs = classes(), []
     monkeypatch.setattr(trajectory, "train", lambda *given, **named: runs.append(1) or train(*given, **named))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -12,7 +12,7 @@ PATIENCE_SECONDS = 2.0
 _showing = False
 
 
-def track(items: Sequence[Item], what: str) -> Iterator[Item]:
+def track(items: Sequence[Item], what: str) -> Generator[Item]:
     """Yield the items, showing a bar on an interactive stderr once two seconds have passed.
 
     >>> list(track([1, 2], "counting"))

@@ -9,6 +9,7 @@ linearises at such points, within the span of these gradients.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,10 @@ from whence.models.problem import Problem, State
 from whence.models.recipe import Recipe
 from whence.models.stack import Stack
 from whence.models.training import train
+from whence.progress import track
 
 _NEGLIGIBLE = 1e-4  # of the strongest direction: weaker ones are rounding
+_TRAINING = "Training on all tasks"
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
     stacks = Stacks()
 
     def watch(step: int, state: State, optimizer: Optimizer) -> None:
+        next(bar, None)
         if step not in wanted:
             return
         states.append({name: value.detach().clone() for name, value in state.items()})
@@ -60,8 +64,9 @@ def trace(problem: Problem, recipe: Recipe, *, n_points: int, examples: int | No
         if (divisor := recipe.update.divisor(optimizer)) is not None:
             pulls.append(gradients / divisor)
 
-    stack = Stack(problem, batched=False)
-    end = train(stack, recipe, stack.start(1), np.ones((1, len(problem.task_names))), np.array([seed]), watch=watch)
+    stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
+    with closing(track(range(recipe.steps + 1), _TRAINING)) as bar:
+        end = train(stack, recipe, stack.start(1), everything, np.array([seed]), watch=watch)
     origin = _flat(states[0], problem)
     pulls.append(torch.stack([_flat(state, problem) - origin for state in states[1:]]))
     like = {name: problem.start[name] for name in problem.trained}
@@ -82,12 +87,14 @@ def passed(
     states: dict[int, State] = {}
 
     def watch(step: int, state: State, _: Optimizer) -> None:
+        next(bar, None)
         if step in steps:
             states[step] = {name: value.detach().clone() for name, value in state.items()}
             keep(step, states[step])
 
     stack, everything = Stack(problem, batched=False), np.ones((1, len(problem.task_names)))
-    train(stack, recipe, stack.start(1), everything, np.array([seed]), max(steps), watch=watch)
+    with closing(track(range(max(steps) + 1), _TRAINING)) as bar:
+        train(stack, recipe, stack.start(1), everything, np.array([seed]), max(steps), watch=watch)
     return states
 
 
