@@ -71,6 +71,18 @@ def test_intervals_of_rates_end_where_rates_do(unit, name):
         assert 0 <= value[0] <= unit
 
 
+def test_intervals_of_losses_end_at_zero():
+    S = whence.Exhaustive().draw(4)
+    losses = np.exp(3 * (S[:, 1] - S[:, 0]) + np.sin(20 * S @ np.arange(4.0)))
+    named, unnamed = (whence.fit(whence.Outcomes(S, losses, TASKS, [each])) for each in ("val/loss", "cost"))
+    (low, high), (lowest, highest) = (whence.predictions(each, S).interval() for each in (named, unnamed))
+    assert lowest.min() < 0, "which would be nonsense of a loss"
+    np.testing.assert_allclose(low, np.maximum(lowest, 0))
+    np.testing.assert_allclose(high, np.maximum(highest, 0))
+    best = whence.select(named, size=2)
+    assert min(best.expected[0], best.low[0], best.high[0]) >= 0
+
+
 def test_only_what_is_called_a_rate_and_is_one_has_bounds():
     S = np.eye(3)
     values = np.column_stack([[0.1, 0.5, 1.0], [0.1, 0.5, 1.2], [10.0, 50.0, 90.0], [-0.1, 0.5, 0.9], [0.1, 0.5, 0.9]])
@@ -78,6 +90,8 @@ def test_only_what_is_called_a_rate_and_is_one_has_bounds():
     bounds = whence.Outcomes(S, values, target_names=names).bounds
     free = [-np.inf, np.inf]
     np.testing.assert_array_equal(bounds, [[0, 1], [0, 100], [0, 100], free, free])
+    losses = whence.Outcomes(S, values[:, [0, 2, 3]], target_names=["loss", "nll", "error"]).bounds
+    np.testing.assert_array_equal(losses, [[0, np.inf], [0, np.inf], free])
     empty = whence.Outcomes(np.empty((0, 3)), np.empty((0, 1)), target_names=["acc"]).bounds
     np.testing.assert_array_equal(empty, [free])
 

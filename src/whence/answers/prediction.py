@@ -45,7 +45,7 @@ class Predictions(Shown):
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
         """Return the ends of the intervals that hold a new run with this probability, (n, T) each.
 
-        Those of accuracies and other rates end at 0 and 1 (`Outcomes.bounds`), as a run does.
+        Those of rates end at 0 and 1, and those of losses at 0 (`Outcomes.bounds`), as a run does.
         """
         half = float(ndtri((1 + level) / 2)) * self.std
         within = self.runs.within_bounds

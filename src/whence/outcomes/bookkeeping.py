@@ -88,6 +88,15 @@ def is_rate(name: str) -> bool:
     return bool(words & (RATES | BENCHMARKS)) and not words & (LOWER - {"err", "error", "errors"})
 
 
+def is_loss(name: str) -> bool:
+    """Whether an outcome is called as losses and errors are, which are hardly ever negative.
+
+    >>> is_loss("val/loss"), is_loss("perplexity"), is_loss("accuracy"), is_loss("reward")
+    (True, True, False, False)
+    """
+    return bool({*words_of(name), *words_of(name.lower())} & LOWER)
+
+
 def is_outcome(name: str) -> bool:
     """Whether a column is called as outcomes are; benchmarks are not, because tasks have their names too.
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from whence.errors import InputError, counted, some_of
-from whence.outcomes.bookkeeping import is_rate
+from whence.outcomes.bookkeeping import is_loss, is_rate
 from whence.outcomes.checks import (
     Directions,
     Floats,
@@ -144,19 +144,21 @@ class Outcomes(Shown):
     def bounds(self) -> Floats:
         """The least and the greatest possible value of every target, (T, 2); infinite where it has none.
 
-        A target has bounds if it is called as accuracies and other rates are, and all its values lie between 0 and 1,
-        or between 0 and 100.
+        Accuracies and other rates, by their names, lie between 0 and 1, or between 0 and 100, if all their values do.
+        Losses and errors are 0 or more, if all their values are.
 
         Examples
         --------
         >>> Outcomes([[1, 0], [0, 1]], [[0.9, 0.2], [0.8, 0.3]], target_names=["acc", "loss"]).bounds.tolist()
-        [[0.0, 1.0], [-inf, inf]]
+        [[0.0, 1.0], [0.0, inf]]
         """
         bounds = np.tile([-np.inf, np.inf], (self.n_targets, 1))
         for t, name in enumerate(self.target_names):
             known = self.values[~np.isnan(self.values[:, t]), t]
             if len(known) and is_rate(name) and known.min() >= 0 and known.max() <= 100:
                 bounds[t] = 0.0, 1.0 if known.max() <= 1 else 100.0
+            elif len(known) and is_loss(name) and known.min() >= 0:
+                bounds[t, 0] = 0.0
         return bounds
 
     def within_bounds(self, values: Floats) -> Floats:

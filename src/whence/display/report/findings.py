@@ -101,7 +101,7 @@ def collect(
     return {
         "runs": _runs(model) | {"values": pack(shown.outcomes.values.T)},
         "targets": [
-            _target(facts, model.outcomes, scores) | {"bounds": ends if np.isfinite(ends).all() else None}
+            _target(facts, model.outcomes, scores) | {"bounds": [end if np.isfinite(end) else None for end in ends]}
             for facts, ends in zip(known, shown.outcomes.bounds, strict=True)
         ],
         "attribution": _attribution(scores),

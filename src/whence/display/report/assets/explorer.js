@@ -2,10 +2,12 @@
 
 const NORMAL_90 = 1.6448536269514722; // half the width of a 90% interval, in standard deviations
 
-// The ends of a 90% interval; those of a rate lie within its bounds.
+// The ends of a 90% interval; those of a rate or a loss lie within its bounds.
 function ends(mean, std, target) {
-  const [least, most] = target.bounds || [-Infinity, Infinity];
-  return [mean - NORMAL_90 * std, mean + NORMAL_90 * std].map((end) => Math.min(Math.max(end, least), most));
+  const [least, most] = target.bounds || [null, null];
+  return [mean - NORMAL_90 * std, mean + NORMAL_90 * std].map((end) =>
+    Math.min(Math.max(end, least ?? -Infinity), most ?? Infinity),
+  );
 }
 
 class Explorer {
