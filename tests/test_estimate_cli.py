@@ -619,7 +619,7 @@ def test_the_help_says_what_each_rung_costs_and_when_to_trust_it():
     for method in METHODS:
         assert f"{method}:" in text
     assert "For short fine-tuning" in text
-    assert "3 R + Q for each subset" in text
+    assert "3 R + Q per subset" in text
 
 
 # ---- the mix for a budget ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as hnp
 from whence.errors import DataWarning, InputError
 from whence.outcomes import Outcomes
 from whence.outcomes.files import read_outcomes
+from whence.outcomes.values import is_value
 
 FORMATS = ["csv", "tsv", "csv.gz", "parquet", "npz"]
 ENDINGS = [*FORMATS, "tsv.gz", "jsonl", "jsonl.gz", "json", "xlsx"]
@@ -28,7 +29,8 @@ FUZZ = settings(
 def test_any_table_comes_back_exactly(tmp_path, data, ending):
     m, n_tasks, n_targets = (data.draw(st.integers(low, 4)) for low in (0, 1, 1))
     name = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\ufeff"), min_size=1)
-    name = name.filter(lambda text: text.strip() and not text.startswith("Unnamed"))
+    # A first line of numbers is a run without a header.
+    name = name.filter(lambda text: text.strip() and not text.startswith("Unnamed") and not is_value(text))
     names = data.draw(st.lists(name, min_size=n_tasks + n_targets, max_size=n_tasks + n_targets, unique_by=str.strip))
     weights = st.floats(0, allow_infinity=False) | st.sampled_from([0.0, 1.0])
     runs = Outcomes(
@@ -45,7 +47,9 @@ def test_any_table_comes_back_exactly(tmp_path, data, ending):
         back = read_outcomes(path)
         assert back.provenance == runs.provenance
     else:
-        back = read_outcomes(path, runs.target_names, tasks=runs.task_names, maximize=runs.maximize)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r".* repeats? another in every cell .* count as runs made again")
+            back = read_outcomes(path, runs.target_names, tasks=runs.task_names, maximize=runs.maximize)
     np.testing.assert_array_equal(back.subsets, runs.subsets)
     np.testing.assert_array_equal(back.values, runs.values)
     assert (back.task_names, back.target_names, back.maximize) == (

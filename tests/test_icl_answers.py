@@ -124,7 +124,7 @@ def test_generated_answers_are_the_likeliest_tokens_and_scored():
     answers = model.generate(prompts.prefix([0, 3]), exact.prompts.query_tokens, 2 * 4 + 8)
     expected = [float(prompts.cut(t) == q.label) for t, q in zip(answers, exact.prompts.queries, strict=True)]
     assert exact.values([[0, 3]])["accuracy"][0].tolist() == expected
-    with pytest.raises(InputError, match="only the loss can be estimated"):
+    with pytest.raises(InputError, match="Only the loss of open answers can be estimated"):
         AnchoredPrompts(model, prompts, metrics="accuracy")
     with pytest.raises(InputError, match="no other label"):
         doubts(Prompted(model, prompts), shots=2)

@@ -301,7 +301,7 @@ def test_the_number_beside_a_task_is_what_switching_it_changes(browser, plain):
 
 def test_sorting_searching_and_the_profile_of_a_task(browser, plain):
     model, path = plain
-    scores = whence.attribute(model, "shapley").to_frame()
+    scores = whence.attribute(model).to_frame()
     with opened(browser, path) as page:
         names = [cell.inner_text() for cell in page.query_selector_all("#task-table td.name")]
         assert names == scores["task"].tolist()
