@@ -271,7 +271,9 @@ def test_a_folder_of_other_true_runs_is_refused_before_anything_is_estimated(don
     shutil.copytree(done[0] / "true_runs", tmp_path / "run" / "true_runs")
     result = run(place, tmp_path / "run", *options)
     assert result.exit_code == 2
-    assert message in " ".join(result.stderr.split())
+    said = " ".join(result.stderr.split())
+    assert message in said
+    assert "accept" not in said, "it has no such option"
     assert [each.name for each in (tmp_path / "run").iterdir()] == ["true_runs"]
 
 

@@ -31,7 +31,7 @@ def refuse_other_runs(folder: Path, retrain: Retrain, subsets: Floats, seed: int
         )
     now = replace(plan, fingerprint=ledger.plan.fingerprint)  # digests of a large model are compared when it is run
     try:
-        ledger.plan.continued(now, ledger.targets, ledger.done, accept=False)
+        ledger.plan.continued(now, ledger.targets, ledger.done, accept=None)
     except InputError as error:
         raise error.at(folder) from error
 

@@ -82,11 +82,12 @@ class Plan:
         for replicate, row in np.argwhere(wanted).tolist():
             yield Job(row, replicate, self.subsets[row], int(seeds[replicate, row]))
 
-    def continued(self, now: Plan, targets: tuple[str, ...], done: int, *, accept: bool) -> Plan:
+    def continued(self, now: Plan, targets: tuple[str, ...], done: int, *, accept: bool | None) -> Plan:
         """Plan to resume, where ``now`` is asked for in the folder of this one; what would mix two runs is refused.
 
         ``now`` is this plan again, or with more subsets or replicates. So far the run has these targets, and rows that
-        are done. With ``accept``, another function, data or direction is accepted, and recorded as a change.
+        are done. With ``accept``, another function, data or direction is accepted, and recorded as a change; None is
+        for callers that have no such option to offer.
         """
         self._refuse_other_rows(now)
         if not done:  # there is nothing to mix with
@@ -107,9 +108,10 @@ class Plan:
             varying = {name: VARIES for name, value in self.fingerprint.items() if value == VARIES}
             return replace(now, fingerprint={name: varying.get(name, v) for name, v in now.fingerprint.items()})
         if not accept:
+            offer = "" if accept is None else " To resume anyway, and record it in the table: {accept_change}."
             raise InputError(
                 f"this run was begun with something else: {some_of(found, 4)}. Resume it as it was begun, or use "
-                "another folder. To resume anyway, and record it in the table: {accept_change}.",
+                f"another folder.{offer}",
                 accept_change=True,
             )
         return replace(now, changes=(*self.changes, f"after {counted(done, 'row')}: {', '.join(found)}"))
